@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Self
 from urllib.parse import parse_qsl, urlsplit
 
@@ -45,3 +46,30 @@ class S3Location:
 
     def __str__(self) -> str:
         return f"s3://{self.bucket}/{self.prefix}"
+
+
+def overlap(one: str | Path, other: str | Path, endpoint: str | None) -> bool:
+    """Whether two places, each a URL or a folder, are the same or one lies inside the other.
+
+    Whoever lists or deletes what is in the outer one would find what belongs to the inner one.
+    endpoint: of URLs that name none. ValueError if a URL is wrong.
+    """
+    if isinstance(one, Path) and isinstance(other, Path):
+        one, other = one.resolve(), other.resolve()
+        return one.is_relative_to(other) or other.is_relative_to(one)
+    if isinstance(one, Path) or isinstance(other, Path):
+        return False
+    a, b = S3Location.parse(one), S3Location.parse(other)
+    if (a.bucket, _service(a, endpoint)) != (b.bucket, _service(b, endpoint)):
+        return False
+    return a.prefix.startswith(b.prefix) or b.prefix.startswith(a.prefix)
+
+
+def _service(location: S3Location, endpoint: str | None) -> str:
+    """The service that a bucket's name belongs to; "" for AWS, whose names are its own."""
+    parts = urlsplit(location.endpoint or endpoint or "")
+    host = (parts.hostname or "").lower()
+    if host.endswith((".amazonaws.com", ".amazonaws.com.cn")):
+        return ""
+    port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    return f"{host}:{port}" if host else ""

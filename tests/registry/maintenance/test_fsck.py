@@ -154,9 +154,9 @@ def test_a_changed_upload_is_found_by_reading_the_data(reg: Registry) -> None:
 
 def test_an_object_that_no_row_knows_is_found(reg: Registry) -> None:
     reg.store.put("packs/ab/" + "ab" * 16, [b"?"])
-    reg.store.put("elsewhere", [b"?"])
+    reg.store.put("elsewhere", [b"another's"])  # see test_gc.py
     found = [finding.target for finding in fsck(reg)]
-    assert sorted(found) == ["elsewhere", "packs/ab/" + "ab" * 16]
+    assert found == ["packs/ab/" + "ab" * 16]
 
 
 BIGGEST = "(SELECT id FROM tensors ORDER BY size DESC LIMIT 1)"
@@ -327,7 +327,7 @@ def test_the_exit_status_says_what_fsck_found(reg: Registry, tmp_path: Path) -> 
     folder = ["--data-dir", str(reg.data_dir)]
     clean = run(maintenance.fsck, *folder, "--read-data")
     assert (clean.exit_code, clean.stdout) == (0, "clean\n")
-    reg.store.put("elsewhere", [b"?"])
+    reg.store.put("packs/ab/" + "ab" * 16, [b"?"])
     found = run(maintenance.fsck, *folder, "--json")
     assert found.exit_code == 1
     assert json.loads(found.stdout)["findings"][0]["code"] == "unknown_object"

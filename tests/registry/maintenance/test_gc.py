@@ -16,9 +16,11 @@ from deltahub.registry.commands.maintenance import plan_lines
 from deltahub.registry.db.models import File, Frame, Hold, Job, Landing, Pack, Tensor, utc_now
 from deltahub.registry.errors import Conflict
 from deltahub.registry.jobs import queue
+from deltahub.registry.maintenance.fsck.run import fsck
 from deltahub.registry.maintenance.gc.apply import Outcome, apply_gc
 from deltahub.registry.maintenance.gc.plan import Plan, plan_gc
-from deltahub.registry.storage.base import ObjectNotFound
+from deltahub.registry.storage.base import ObjectNotFound, Unfinished
+from deltahub.registry.storage.forwarding import ForwardingStore
 from deltahub.registry.storage.keys import landing_key, pack_key
 from deltahub.registry.uploads.landing import begin, receive
 from support.models import tiny_models as tiny
@@ -265,6 +267,24 @@ def test_unknown_objects_are_reported_and_deleted_only_when_asked(
     assert n_objects(reg) == 1
     assert apply_gc(reg, plan, delete_unknown=True).unknown == 1
     assert n_objects(reg) == 0
+
+
+def test_what_others_put_under_the_hubs_prefix_is_none_of_its_business(reg: Registry) -> None:
+    class Shared(ForwardingStore):
+        """A bucket whose hub has another one, and a backup, below its prefix."""
+
+        def unfinished(self) -> Iterator[Unfinished]:
+            for key in ("two/packs/ab/" + "ab" * 16, "packs/ab/" + "ab" * 16):
+                yield Unfinished(key, key, 9, utc_now() - timedelta(days=9))
+
+    for key in ("two/packs/ab/" + "ab" * 16, "backup/snapshots/2026-01-01t00-00-00z/snapshot.json"):
+        reg.store.put(key, [b"another's"])
+    reg.store.inner = Shared(reg.store.inner)
+    plan = plan_gc(reg, lease_s=0, grace_s=0)
+    assert plan.unknown == ()
+    assert [put.key for put in plan.unfinished] == ["packs/ab/" + "ab" * 16]
+    assert list(fsck(reg)) == []
+    assert n_objects(reg) == 2
 
 
 def test_leftover_scratch_files_go_once_they_are_old(reg: Registry) -> None:

@@ -13,6 +13,7 @@ MAX_KEY = 200
 
 _PART = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _ID = re.compile(r"[0-9a-f]{32}")
+_HUB_KEY = re.compile(r"(?:landing/|(?:packs|xorbs|copies)/([0-9a-f]{2})/(?=\1))[0-9a-f]{32}")
 
 
 def pack_key(pack_id: str) -> str:
@@ -48,6 +49,14 @@ def check_key(key: str) -> str:
 
 def is_key(key: str) -> bool:
     return len(key) <= MAX_KEY and all(_PART.fullmatch(part) for part in key.split("/"))
+
+
+def is_hub_key(key: str) -> bool:
+    """Whether a function of this module builds this key.
+
+    Other objects below a hub's prefix are not its own: a backup or another hub may lie there.
+    """
+    return _HUB_KEY.fullmatch(key) is not None
 
 
 def check_prefix(prefix: str) -> str:

@@ -201,6 +201,11 @@ class StoreOpener:
 def _adopt(database: Database, store: Store, url: str, mark: str | None) -> str:
     """Give the store a mark, in the database first: a crash between leaves no strange mark."""
     if mark is None:
+        if url and next(iter(store.list("")), None) is not None:
+            raise WrongStore(
+                f"{url} holds objects that are not this hub's, perhaps under a longer prefix: name"
+                " an empty place with DELTAHUB_STORE_URL, such as another prefix"
+            )
         mark = secrets.token_hex(16)
         with database.write() as session:
             session.execute(delete(ObjectStore).where(ObjectStore.state == "current"))

@@ -20,7 +20,8 @@ in B when the record of A has gone. An object that is in A alone is never acknow
 because whoever finds it there finds it while the copy still has to come to it.
 
 Why no object comes back that was deleted. The copy writes an object to the next place, and then
-asks whether the first place still has it; if not, it deletes it again. A deletion deletes in the
+asks whether the first place still has it; if not, and if its row has gone or is condemned, which
+comes before each deletion, it deletes it again. A deletion deletes in the
 first place, and then in the next. If the copy has seen the object in the first place, the deletion
 there comes later, and so does the deletion in the next place. The record of the next place is
 written before any copy, so a deletion that has not seen it when it began sees it at its end.

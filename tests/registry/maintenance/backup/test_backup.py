@@ -137,6 +137,13 @@ def test_a_place_of_something_else_is_refused(hub: SmallHub, tmp_path: Path) -> 
         back_up(hub, tmp_path / "photos")
     with pytest.raises(PlaceRefused, match="own data folder"):
         back_up(hub, hub.reg.data_dir / "objects")
+    with pytest.raises(PlaceRefused, match="are not apart"):
+        back_up(hub, tmp_path)
+    (tmp_path / "disk").mkdir()
+    (hub.reg.data_dir / "objects").rename(tmp_path / "disk" / "objects")
+    (hub.reg.data_dir / "objects").symlink_to(tmp_path / "disk" / "objects")
+    with pytest.raises(PlaceRefused, match="are not apart"):
+        back_up(hub, tmp_path / "disk" / "objects" / "backup")
     with opened_registry(tmp_path / "another") as reg:
         with pytest.raises(PlaceRefused, match="objects of a hub"):
             back_up(hub, reg.data_dir / "objects")
@@ -156,6 +163,20 @@ def test_a_restore_overwrites_nothing(hub: SmallHub, tmp_path: Path) -> None:
     with pytest.raises(RestoreRefused, match="is not empty"):
         restored(tmp_path / "place", tmp_path)
     assert hub.read("ann/base") == BASE
+    with pytest.raises(RestoreRefused, match="are not apart"):
+        restored(tmp_path / "place", tmp_path / "place" / "new")
+    assert not (tmp_path / "place" / "new").exists()
+
+
+def test_a_hub_inside_a_place_of_backups_outlives_them(hub: SmallHub, tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    back_up(hub, place)
+    for folder in ("objects/hub", "damaged/hub"):
+        (place / folder / "packs").mkdir(parents=True)
+        (place / folder / "packs" / "x").write_bytes(b"another hub's")
+    pruned = back_up(hub, place, keep=1).pruned
+    assert pruned is not None
+    assert (pruned.snapshots, pruned.objects) == (1, 0)
 
 
 def test_a_damaged_backup_is_refused_by_name_and_makes_no_hub(

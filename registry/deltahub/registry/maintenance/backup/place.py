@@ -5,7 +5,7 @@ one layout.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ from deltahub.registry.settings import Settings
 from deltahub.registry.storage.base import ObjectNotFound, Store
 from deltahub.registry.storage.disk import Disk
 from deltahub.registry.storage.open import open_store
+from deltahub.registry.store_url import overlap
 
 FORMAT: Final = 1
 MARK: Final = "deltahub-backup.json"
@@ -44,9 +45,12 @@ class Place:
 
 
 @contextmanager
-def opened_to_write(name: str, settings: Settings, data_dir: Path, hub: str) -> Iterator[Place]:
+def opened_to_write(
+    name: str, settings: Settings, data_dir: Path, hub: str, stores: Collection[str | Path]
+) -> Iterator[Place]:
     """The place of this hub's backups, made if nothing lies there.
 
+    stores: where the hub's objects lie, as overlap() takes them.
     PlaceRefused if something else lies there; DataFolderBusy if another backup writes there.
     """
     folder = _folder(name)
@@ -54,6 +58,12 @@ def opened_to_write(name: str, settings: Settings, data_dir: Path, hub: str) -> 
         raise PlaceRefused(
             f"{folder} lies in the hub's own data folder and would be lost with it: name a place"
             " on another disk, or a bucket"
+        )
+    inside = overlapped(name, [data_dir, *stores], settings)
+    if inside is not None:
+        raise PlaceRefused(
+            f"{name} and {inside}, where the hub lies, are not apart: name a place that is not"
+            " inside the other, such as another prefix"
         )
     store = _open(name, settings, is_read_only=False)
     try:
@@ -113,6 +123,18 @@ def _open(name: str, settings: Settings, *, is_read_only: bool) -> Store:
             Disk(),
             is_read_only=is_read_only,
         )
+    except ValueError as exc:
+        raise PlaceRefused(f"{name}: {exc}") from exc
+
+
+def overlapped(name: str, others: Iterable[str | Path], settings: Settings) -> str | Path | None:
+    """The first of these URLs and folders that lies in the place, or the place in it.
+
+    PlaceRefused if the place's URL is wrong.
+    """
+    try:
+        where = _folder(name) or name
+        return next((o for o in others if overlap(where, o, settings.s3_endpoint)), None)
     except ValueError as exc:
         raise PlaceRefused(f"{name}: {exc}") from exc
 

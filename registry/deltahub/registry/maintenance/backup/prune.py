@@ -5,6 +5,7 @@ all kept snapshots were read whole, and a snapshot loses its record first, so th
 half there is none.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,8 +20,10 @@ from deltahub.registry.maintenance.backup.snapshot import (
     load,
     names_in,
 )
+from deltahub.registry.storage.keys import is_hub_key
 
 _BATCH: Final = 1000
+_DAMAGED: Final = re.compile(DAMAGED + "[0-9a-f]{64}")
 
 
 @dataclass
@@ -55,7 +58,7 @@ def prune(place: Place, keep: int) -> Pruned:
     batch: list[str] = []
     for above in (OBJECTS, DAMAGED):
         for item in place.store.list(above):
-            if item.key in needed:
+            if item.key in needed or not _is_copy(item.key):
                 continue
             batch.append(item.key)
             pruned.objects += 1
@@ -65,6 +68,12 @@ def prune(place: Place, keep: int) -> Pruned:
                 batch = []
     place.store.delete_together(batch)
     return pruned
+
+
+def _is_copy(key: str) -> bool:
+    """Whether a backup writes such a key. Another hub may lie inside the place."""
+    name = key.removeprefix(OBJECTS)
+    return is_hub_key(name) if name != key else _DAMAGED.fullmatch(key) is not None
 
 
 def remove_unfinished(place: Place) -> None:

@@ -27,7 +27,7 @@ from deltahub.registry.db.tables.stores import DeferredDeletion, DeletionHold, O
 from deltahub.registry.failpoints import reached
 from deltahub.registry.maintenance.backup.copy import SourceFault, copy_object, digest_in
 from deltahub.registry.maintenance.backup.database import is_sqlite, run_tool
-from deltahub.registry.maintenance.backup.place import Place
+from deltahub.registry.maintenance.backup.place import Place, overlapped
 from deltahub.registry.maintenance.backup.proofs import Blake3Proof
 from deltahub.registry.maintenance.backup.snapshot import (
     Entry,
@@ -84,11 +84,17 @@ def restore(
 ) -> Restored:
     """Make a hub in settings.data_dir, whose objects go to settings.store_url.
 
-    RestoreRefused if one of them is not empty; SnapshotDamaged, whose text names the object;
-    ToolMissing, StoreError. After an error, run it again.
+    RestoreRefused if one of them is not empty or not apart from the backup; SnapshotDamaged, whose
+    text names the object; ToolMissing, StoreError. After an error, run it again.
     """
     data_dir = settings.data_dir.resolve()
     url = settings.store_url or ""
+    inside = overlapped(place.name, [data_dir, url or data_dir / OBJECTS], settings)
+    if inside is not None:
+        raise RestoreRefused(
+            f"{inside} and {place.name}, where the backup lies, are not apart: name a place that is"
+            " not inside the other, such as another prefix"
+        )
     marker = _begin(data_dir, snapshot, url, settings)
     store = open_store(url, data_dir / OBJECTS, settings, Disk())
     try:

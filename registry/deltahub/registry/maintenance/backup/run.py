@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from importlib.metadata import version
+from pathlib import Path
 from typing import Final
 
 from sqlalchemy import select
@@ -46,6 +47,8 @@ from deltahub.registry.registry import Registry
 from deltahub.registry.storage.base import StoreUnavailable
 from deltahub.registry.storage.disk import make_durable, new_file
 from deltahub.registry.storage.local import translated
+from deltahub.registry.stores.current import OBJECTS as STORE
+from deltahub.registry.stores.places import read_places
 
 # Objects that are copied or read at the same time. Memory: 4 MiB each, and what the store takes.
 _PARALLEL: Final = 4
@@ -97,7 +100,7 @@ def backup(
     hub = _identity(reg)
     with (
         deletions_held(reg) as hold,
-        opened_to_write(place_name, reg.settings, reg.data_dir, hub) as place,
+        opened_to_write(place_name, reg.settings, reg.data_dir, hub, _stores(reg)) as place,
     ):
         reached("backup.after_hold")
         earlier = finished(place)
@@ -138,6 +141,14 @@ def _identity(reg: Registry) -> str:
             known = secrets.token_hex(16)
             session.add(HubIdentity(id=known))
     return known
+
+
+def _stores(reg: Registry) -> list[str | Path]:
+    """Where the hub's objects lie, or are being copied to."""
+    with reg.db.read() as session:
+        places = read_places(session)
+    used = () if places is None else places.in_order_of_copying()
+    return [place.url or reg.data_dir / STORE for place in used]
 
 
 class _Run:

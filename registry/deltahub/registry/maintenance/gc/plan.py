@@ -29,11 +29,12 @@ from deltahub.registry.maintenance.gc.conditions import (
     pack_is_past_lease,
 )
 from deltahub.registry.maintenance.gc.xet import range_is_dead
+from deltahub.registry.maintenance.object_rows import hub_objects
 from deltahub.registry.registry import Registry
 from deltahub.registry.replicas.copies import leftover_copies
 from deltahub.registry.replicas.need import unneeded_copies
 from deltahub.registry.storage.base import ObjectNotFound, Store
-from deltahub.registry.storage.keys import copy_key, landing_key, pack_key, xorb_key
+from deltahub.registry.storage.keys import copy_key, is_hub_key, landing_key, pack_key, xorb_key
 
 # A pack with a smaller live share than this is repacked: its live frames are copied.
 REPACK_BELOW = 0.7
@@ -144,7 +145,7 @@ def plan_gc(
         settings.hold_ttl_s if grace_s is None else grace_s,
     )
     doubts: list[str] = []
-    objects = {item.key: item.size for item in reg.store.list("")}
+    objects = {item.key: item.size for item in hub_objects(reg.store)}
     with reg.db.read() as session:
         doubts += _damage_doubts(reg)
         if not clock_was_ahead:
@@ -325,7 +326,7 @@ def _unfinished(
     store: Store, candidates: Candidates, lease: timedelta
 ) -> tuple[UnfinishedPut, ...]:
     """Puts that have not grown for a day: a running process gives up long before."""
-    found = {put.id: put for put in store.unfinished()}
+    found = {put.id: put for put in store.unfinished() if not put.key or is_hub_key(put.key)}
     age = max(lease, LEFTOVER_AGE)
     due = candidates.sort(
         "puts that have not ended yet",

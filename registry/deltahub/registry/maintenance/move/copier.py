@@ -1,7 +1,8 @@
 """Copies objects from one store to another, each read back from there and compared."""
 
+import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
@@ -9,10 +10,27 @@ from typing import Final
 
 from deltahub.registry import failpoints
 from deltahub.registry.db.session import Database
-from deltahub.registry.maintenance.move.expected import Digest, Expected, expectations, keys_of_rows
-from deltahub.registry.storage.base import ObjectNotFound, ShortObject, Store, StoreUnavailable
+from deltahub.registry.maintenance.move.compare import (
+    WrongBytes,
+    are_equal,
+    checked,
+    digest_in,
+    is_right,
+    size_in,
+)
+from deltahub.registry.maintenance.move.expected import Expected, expectations, keys_of_rows
+from deltahub.registry.maintenance.object_rows import deferred_deletions, hub_objects
+from deltahub.registry.storage.base import (
+    ObjectNotFound,
+    ShortObject,
+    Store,
+    StoreError,
+    StoreUnavailable,
+)
+from deltahub.registry.stores.deferring import DeferringStore
 
-PIECE_BYTES: Final = 4 << 20
+log = logging.getLogger(__name__)
+
 # Objects that are copied side by side.
 _PARALLEL: Final = 4
 _BATCH: Final = 256
@@ -22,7 +40,8 @@ _BATCH: Final = 256
 class Copied:
     """What a copy did so far. damaged: objects that are not what their rows say, with the reason.
 
-    left_behind: objects that no row knows, and unfinished uploads that are not whole.
+    left_behind: objects that no row knows, and unfinished uploads that are not whole. Objects of
+    others, whose names are not those of a hub's, are not counted.
     """
 
     objects: int = 0
@@ -31,10 +50,6 @@ class Copied:
     already_there_bytes: int = 0
     damaged: dict[str, str] = field(default_factory=dict)
     left_behind: set[str] = field(default_factory=set)
-
-
-class _Damaged(Exception):
-    """The bytes of the source are not those that its row names."""
 
 
 class Copier:
@@ -48,8 +63,10 @@ class Copier:
     ) -> None:
         self.copied = Copied()
         self.is_live = False
-        # Objects that this copier has compared in the target, byte by byte.
+        # Objects whose right bytes this copier has read in the target, and those that are there as
+        # they are in the source, which may still be put right.
         self._done: set[str] = set()
+        self._as_is: set[str] = set()
         self._listed: set[str] = set()
         self._db = db
         self._source = source
@@ -77,20 +94,22 @@ class Copier:
         return self.copied.objects - before
 
     def delete_strays(self) -> int:
-        """Delete what the target has and the source has no more; returns the number of objects.
+        """Delete what only the target has and no row knows; returns the number of objects.
 
-        In a live target only what no row knows: the rest was written there by others.
+        While a backup is at work, their deletion is deferred: its copy of the database may still
+        name what has lost its row since. See stores/deferring.py for why it is enough that the
+        rows are asked first, and then for a hold.
         """
         count = 0
-        strays = (i.key for i in self._target.list("") if i.key not in self._listed)
+        strays = (i.key for i in hub_objects(self._target) if i.key not in self._listed)
         while batch := list(islice(strays, _BATCH)):
-            gone = [key for key in batch if _size(self._source, key) is None]
-            if self.is_live:
-                with self._db.read() as session:
-                    expected = expectations(session, gone)
-                gone = [key for key in gone if expected[key].kind == "unknown"]
-            self._target.delete_together(gone)
-            count += len(gone)
+            gone = [key for key in batch if size_in(self._source, key) is None]
+            with self._db.read() as session:
+                expected = expectations(session, gone)
+                deferred = deferred_deletions(session, gone)
+            unknown = [k for k in gone if expected[k].kind == "unknown" and k not in deferred]
+            self._delete(self._target, unknown)
+            count += len(unknown)
         return count
 
     def check_all(self) -> None:
@@ -100,16 +119,25 @@ class Copier:
             while batch := list(islice(keys, _BATCH)):
                 with self._db.read() as session:
                     expected = expectations(session, batch)
-                needed = [key for key in batch if expected[key].kind == "needed"]
-                sizes = pool.map(lambda key: _size(self._target, key), needed)
-                for key, size in zip(needed, sizes, strict=True):
-                    if size != expected[key].size:
+                answers = pool.map(self._is_good, batch, (expected[key] for key in batch))
+                for key, is_good in zip(batch, answers, strict=True):
+                    if not is_good:
                         self._note_damage(key, "the copy is missing or cut short")
+
+    def _is_good(self, key: str, expected: Expected) -> bool:
+        """Whether the target has what it needs. What was copied as it was may be needed by now."""
+        if expected.kind == "needed":
+            if key in self._as_is:
+                return is_right(self._target, key, expected)
+            return size_in(self._target, key) == expected.size
+        if expected.kind == "as_is" and size_in(self._target, key) is None:
+            return size_in(self._source, key) is None
+        return True
 
     def _keys(self) -> Iterator[str]:
         """Of all objects by the source's list, and of those that rows name and it leaves out."""
         self._listed = set()
-        for info in self._source.list(""):
+        for info in hub_objects(self._source):
             self._listed.add(info.key)
             yield info.key
         for key in keys_of_rows(self._db):
@@ -123,90 +151,97 @@ class Copier:
             return
         try:
             self._copy_known(key, expected)
-        except (ObjectNotFound, ShortObject, _Damaged) as exc:
+        except (ObjectNotFound, ShortObject, WrongBytes) as exc:
             if expected.kind == "needed":
                 self._note_damage(key, str(exc))
             elif expected.kind == "awaited":
                 self.copied.left_behind.add(key)
 
     def _copy_known(self, key: str, expected: Expected) -> None:
-        try:
-            size = self._source.size(key)
-        except ObjectNotFound:
+        size = size_in(self._source, key)
+        if is_right(self._target, key, expected):
+            if not self.is_live and expected.kind != "awaited":
+                self._put_back(key, size, expected)
+                size = expected.size
+            self._note_there(key, size, is_done=True)
+            return
+        if size is None:
             if expected.kind == "needed":
-                raise
+                raise ObjectNotFound(f"there is no object {key}")
             return  # no object yet, or none any more
         if expected.kind != "as_is" and size != expected.size:
-            raise _Damaged(f"it has {size} bytes, and its row says {expected.size}")
-        is_there = _size(self._target, key) == size
-        if is_there and self._is_equal(key, size, expected):
-            with self._counting:
-                self.copied.already_there += 1
-                self.copied.already_there_bytes += size
-                self._done.add(key)
+            raise WrongBytes(f"it has {size} bytes, and its row says {expected.size}")
+        is_wrong = expected.kind == "as_is" and not is_right(self._source, key, expected)
+        if (is_wrong or expected.digest is None) and are_equal(self._source, self._target, key):
+            self._note_there(key, size, is_done=not is_wrong)
             return
-        if is_there and self.is_live and expected.kind == "as_is":
-            return  # it was repaired after the switch
+        if is_wrong and self.is_live and size_in(self._target, key) is not None:
+            return  # others may put it right there
+        self._put(key, size, Expected("as_is") if is_wrong else expected, is_done=not is_wrong)
+
+    def _put(self, key: str, size: int, expected: Expected, *, is_done: bool) -> None:
         digest = expected.new_digest()
-        self._target.put(key, _checked(self._source, key, size, digest, expected))
+        self._target.put(key, checked(self._source, key, size, digest, expected.digest))
         failpoints.reached("move.object.after_put")
-        if _digest_of(self._target, key, size, expected.new_digest()) != digest.digest():
+        if digest_in(self._target, key, size, expected.new_digest()) != digest.digest():
             self._target.delete(key)
             raise StoreUnavailable(f"{key} did not come back from the target as it was written")
         failpoints.reached("move.object.after_proof")
-        if _size(self._source, key) is None:  # it was deleted meanwhile: see stores/moving.py
-            self._target.delete(key)
+        # If it was deleted meanwhile, its row went before: see stores/moving.py. If its row is
+        # there, the source has lost it.
+        if size_in(self._source, key) is None and not self._is_relied_on(key):
+            self._delete(self._target, [key])
             return
         with self._counting:
             self.copied.objects += 1
             self.copied.bytes += size
-            if expected.kind != "as_is":  # those bytes may still change
-                self._done.add(key)
+            (self._done if is_done else self._as_is).add(key)
 
-    def _is_equal(self, key: str, size: int, expected: Expected) -> bool:
-        found = _digest_of(self._target, key, size, expected.new_digest())
-        if expected.digest is not None:
-            return found == expected.digest
-        return found == _digest_of(self._source, key, size, expected.new_digest())
+    def _put_back(self, key: str, size: int | None, expected: Expected) -> None:
+        """Give the source, which the hub still uses, the right bytes that only the target has.
+
+        If that fails, the target keeps them all the same.
+        """
+        assert expected.size is not None, "its bytes are right"
+        if size == expected.size and (
+            expected.kind == "needed" or is_right(self._source, key, expected)
+        ):
+            return
+        digest = expected.new_digest()
+        try:
+            self._source.put(
+                key, checked(self._target, key, expected.size, digest, expected.digest)
+            )
+            if not self._is_relied_on(key):  # its row went meanwhile, and then its object
+                self._delete(self._source, [key])
+        except StoreError as exc:
+            log.warning("key=%s only the copy has its right bytes: %s", key, exc)
+        else:
+            log.warning("key=%s the hub had lost it: put back from the copy", key)
+
+    def _note_there(self, key: str, size: int | None, *, is_done: bool) -> None:
+        """Count an object that the target has already, once. size: in the source."""
+        with self._counting:
+            if size is not None and key not in self._as_is:
+                self.copied.already_there += 1
+                self.copied.already_there_bytes += size
+            (self._done if is_done else self._as_is).add(key)
+
+    def _is_relied_on(self, key: str) -> bool:
+        with self._db.read() as session:
+            return expectations(session, [key])[key].kind in ("needed", "as_is")
+
+    def _delete(self, store: Store, keys: list[str]) -> None:
+        """Delete objects that no row needs, or let the backup do it that is at work."""
+        DeferringStore(store, self._db).delete_together(keys)
 
     def _note_damage(self, key: str, why: str) -> None:
         """Look at the row again: the object may have been deleted, or marked, meanwhile."""
         with self._db.read() as session:
             expected = expectations(session, [key])[key]
-        if expected.kind != "needed":
+        if expected.kind == "needed":
+            if self.is_live and is_right(self._target, key, expected):
+                return  # others wrote it there
+        elif self._is_good(key, expected):
             return
-        size = _size(self._target, key) if self.is_live else None
-        if size is not None and size == expected.size and self._is_equal(key, size, expected):
-            return  # others wrote it there
         self.copied.damaged[key] = why
-
-
-def _checked(
-    source: Store, key: str, size: int, digest: Digest, expected: Expected
-) -> Iterator[bytearray]:
-    """The bytes of an object. A digest that differs ends the put, which then leaves nothing."""
-    for piece in _pieces(source, key, size):
-        digest.update(piece)
-        yield piece
-    if expected.digest not in (None, digest.digest()):
-        raise _Damaged("its bytes are not those that its row names")
-
-
-def _digest_of(store: Store, key: str, size: int, digest: Digest) -> bytes:
-    for piece in _pieces(store, key, size):
-        digest.update(piece)
-    return digest.digest()
-
-
-def _pieces(store: Store, key: str, size: int) -> Iterable[bytearray]:
-    for start in range(0, size, PIECE_BYTES):
-        piece = bytearray(min(PIECE_BYTES, size - start))
-        store.get_into(key, start, memoryview(piece))
-        yield piece
-
-
-def _size(store: Store, key: str) -> int | None:
-    try:
-        return store.size(key)
-    except ObjectNotFound:
-        return None

@@ -11,11 +11,14 @@ from sqlalchemy import select
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.models import Landing, Pack, Xorb
 from deltahub.registry.db.session import Database, ReadSession
+from deltahub.registry.db.tables.scrub import PackCopy
 from deltahub.registry.storage.base import Buffer
 from deltahub.registry.storage.keys import (
+    COPIES,
     LANDINGS,
     PACKS,
     XORBS,
+    copy_key,
     landing_key,
     pack_key,
     xorb_key,
@@ -25,6 +28,10 @@ from deltahub.registry.xet.xorb import XorbIndex
 
 # Keys of rows that one query returns.
 _PAGE: Final = 500
+
+
+Kind = Literal["needed", "awaited", "as_is", "unknown"]
+_KINDS: Final[dict[str, Kind]] = {"live": "needed", "complete": "needed", "damaged": "as_is"}
 
 
 class Digest(Protocol):
@@ -41,26 +48,26 @@ class Expected:
 
     needed   its bytes have this digest, or it is damaged
     awaited  it is copied if its bytes have this digest; nobody relies on it otherwise
-    as_is    its bytes are copied whatever they are: they are marked as damaged, or not described
+    as_is    bytes with this digest are best; without them it is copied as it is: it is marked as
+             damaged, or it is a second copy
     unknown  no row has it; it is not copied
 
     digest: None if no digest is known. size: of the object, None if it is not known.
     """
 
-    kind: Literal["needed", "awaited", "as_is", "unknown"]
+    kind: Kind
     size: int | None = None
     digest: bytes | None = None
     new_digest: Callable[[], Digest] = blake3
 
 
 UNKNOWN: Final = Expected("unknown")
-AS_IS: Final = Expected("as_is")
 
 
 def expectations(session: ReadSession, keys: Collection[str]) -> dict[str, Expected]:
     """What is expected of each of these objects."""
-    found = {key: UNKNOWN if key.startswith((PACKS, LANDINGS, XORBS)) else AS_IS for key in keys}
-    ids = {prefix: _ids(keys, prefix) for prefix in (PACKS, LANDINGS, XORBS)}
+    found = dict.fromkeys(keys, UNKNOWN)
+    ids = {prefix: _ids(keys, prefix) for prefix in (PACKS, LANDINGS, XORBS, COPIES)}
     for batch in batches(ids[PACKS]):
         for pack in session.execute(
             select(Pack.id, Pack.state, Pack.size, Pack.hash).where(Pack.id.in_(batch))
@@ -78,12 +85,24 @@ def expectations(session: ReadSession, keys: Collection[str]) -> dict[str, Expec
             select(Xorb.id, Xorb.state, Xorb.size, Xorb.hash, Xorb.chunks).where(Xorb.id.in_(batch))
         ):
             found[xorb_key(xorb.id)] = _of_xorb(*xorb[1:])
+    for batch in batches(ids[COPIES]):
+        for copy in session.execute(
+            select(Pack.id, PackCopy.state, Pack.size, Pack.hash)
+            .join(PackCopy, PackCopy.pack_id == Pack.id)
+            .where(Pack.id.in_(batch))
+        ):
+            found[copy_key(copy.id)] = _of_copy(*copy[1:])
     return found
 
 
 def keys_of_rows(db: Database) -> Iterator[str]:
-    """The keys of all packs, landings and xorbs of the database, one transaction a page."""
-    for column, key_of in ((Pack.id, pack_key), (Landing.id, landing_key), (Xorb.id, xorb_key)):
+    """The keys of all packs, landings, xorbs and second copies, one transaction a page."""
+    for column, key_of in (
+        (Pack.id, pack_key),
+        (Landing.id, landing_key),
+        (Xorb.id, xorb_key),
+        (PackCopy.pack_id, copy_key),
+    ):
         last = ""
         while True:
             with db.read() as session:
@@ -101,21 +120,26 @@ def _ids(keys: Collection[str], prefix: str) -> list[str]:
 
 
 def _of_pack(state: str, size: int, digest: bytes | None) -> Expected:
-    if state == "live":
-        return Expected("needed", size, digest)
     # Readers still use whole frames of a damaged pack, and may use a condemned one for a while.
-    return AS_IS if state == "damaged" else Expected("awaited", size, digest)
+    return Expected(_KINDS.get(state, "awaited"), size, digest)
+
+
+def _of_copy(state: str, size: int, digest: bytes | None) -> Expected:
+    """A wrong second copy is no reason to stay: scrub writes it again from its pack."""
+    if state == "condemned":
+        return UNKNOWN
+    return Expected("as_is" if state == "live" else "awaited", size, digest)
 
 
 def _of_landing(state: str, size: int, sha256: str) -> Expected:
     if state == "condemned":
         return UNKNOWN
-    kind: Literal["needed", "awaited"] = "needed" if state == "complete" else "awaited"
+    kind = _KINDS.get(state, "awaited")
     return Expected(kind, size, bytes.fromhex(sha256), hashlib.sha256)
 
 
 def _of_xorb(state: str, size: int, digest: bytes, chunks: bytes) -> Expected:
-    kind: Literal["needed", "awaited"] = "needed" if state == "live" else "awaited"
+    kind = _KINDS.get(state, "awaited")
     return Expected(kind, size, digest, lambda: _XorbDigest(XorbIndex(chunks)))
 
 

@@ -14,12 +14,14 @@ from typing import Final
 
 from deltahub.registry import failpoints
 from deltahub.registry.db.columns import utc_now
+from deltahub.registry.maintenance.move.compare import are_equal, is_right, size_in
 from deltahub.registry.maintenance.move.copier import Copied, Copier
-from deltahub.registry.maintenance.move.expected import expectations
+from deltahub.registry.maintenance.move.expected import Expected, expectations
+from deltahub.registry.maintenance.object_rows import hub_objects
 from deltahub.registry.registry import Registry
-from deltahub.registry.storage.base import ObjectNotFound, Store, StoreError, StoreFull
+from deltahub.registry.storage.base import ObjectInfo, Store, StoreError, StoreFull
 from deltahub.registry.storage.open import open_store
-from deltahub.registry.store_url import S3Location
+from deltahub.registry.store_url import S3Location, overlap
 from deltahub.registry.stores import places as records
 from deltahub.registry.stores.current import OBJECTS, StoreOpener
 from deltahub.registry.stores.places import FOLDER, Place, Places
@@ -180,6 +182,12 @@ def _prepared(reg: Registry, places: Places, to: str) -> tuple[Place, Store]:
             known = {place.mark}
         if mark == places.current.mark:
             raise MoveRefused(f"{to or FOLDER} is where the hub's objects lie, by another name")
+        lies_in = places.current.url or reg.data_dir / OBJECTS
+        if overlap(to or reg.data_dir / OBJECTS, lies_in, reg.settings.s3_endpoint):
+            raise MoveRefused(
+                f"{to or FOLDER} and {places.current.name}, where the hub's objects lie, are not"
+                " apart: name a place that is not inside the other, such as another prefix"
+            )
         if mark is not None and mark not in known:
             raise MoveRefused(
                 f"{to or FOLDER} holds the objects of another hub: name another place"
@@ -208,8 +216,8 @@ def _check_room(reg: Registry, to: str, source: Store, target: Store) -> None:
     """StoreFull if the folder's disk has no room for the objects."""
     if to:
         return
-    there = {info.key: info.size for info in target.list("")}
-    needed = sum(i.size for i in source.list("") if there.get(i.key) != i.size)
+    there = {info.key: info.size for info in hub_objects(target)}
+    needed = sum(i.size for i in hub_objects(source) if there.get(i.key) != i.size)
     free = reg.disk.free_bytes(reg.data_dir)
     if needed > free:
         raise StoreFull(
@@ -245,23 +253,23 @@ def _delete_left(reg: Registry, moved: Moved, progress: Progress) -> None:
 def _deleted(reg: Registry, old: Store, current: Store) -> Iterator[int]:
     """Delete the objects of a store that was left; yields the numbers of deleted objects.
 
-    What the current store lacks although a row names it stays.
+    What the current store lacks although a row names it stays, and so does what others put there.
     """
-    infos = iter(list(old.list("")))
+    infos = iter(list(hub_objects(old)))
     while batch := list(islice(infos, _BATCH)):
         with reg.db.read() as session:
             expected = expectations(session, [info.key for info in batch])
-        keys = []
-        for info in batch:
-            try:
-                is_superfluous = current.size(info.key) == info.size
-            except ObjectNotFound:
-                is_superfluous = expected[info.key].kind == "unknown"
-            if is_superfluous:
-                keys.append(info.key)
+        keys = [i.key for i in batch if _is_superfluous(i, expected[i.key], old, current)]
         old.delete_together(keys)
         failpoints.reached("move.delete.after_objects")
         yield len(keys)
+
+
+def _is_superfluous(info: ObjectInfo, expected: Expected, old: Store, current: Store) -> bool:
+    if expected.kind == "as_is":  # what is wrong there may be right here, at the same size
+        return is_right(current, info.key, expected) or are_equal(old, current, info.key)
+    size = size_in(current, info.key)
+    return expected.kind == "unknown" if size is None else size == info.size
 
 
 def _places(reg: Registry) -> Places:

@@ -3,6 +3,7 @@
 from contextlib import closing
 from dataclasses import asdict, dataclass
 
+from deltahub.registry.maintenance.object_rows import hub_objects
 from deltahub.registry.registry import Registry
 from deltahub.registry.storage.base import StoreError
 from deltahub.registry.stores.current import StoreOpener
@@ -49,7 +50,7 @@ def _counted(reg: Registry, place: Place, state: str) -> ShownPlace:
     try:
         opener = StoreOpener(reg.db, reg.data_dir, reg.settings, reg.disk, is_read_only=True)
         with closing(opener.place(place)) as store:
-            for info in store.list(""):
+            for info in hub_objects(store):
                 count, size = count + 1, size + info.size
     except StoreError as exc:
         return _shown(place, state, error=str(exc))
