@@ -269,7 +269,7 @@ def _snapshot_data(snapshot: Snapshot) -> dict[str, Any]:
 
 def _outcome_data(outcome: Outcome) -> dict[str, Any]:
     copied = asdict(outcome.copied)
-    del copied["findings"]
+    del copied["findings"], copied["seconds"]
     return {
         "snapshot": _snapshot_data(outcome.snapshot),
         **copied,

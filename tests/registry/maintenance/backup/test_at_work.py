@@ -4,13 +4,17 @@ import threading
 from collections.abc import Collection
 from pathlib import Path
 
+import pytest
+
 from deltahub.registry.catalog.repositories import delete_repository
+from deltahub.registry.maintenance.backup.place import PlaceRefused
 from deltahub.registry.maintenance.backup.run import backup
 from deltahub.registry.registry import Registry
-from deltahub.registry.storage.base import Store
+from deltahub.registry.storage.base import StoreUnavailable
 from deltahub.registry.storage.local import FileStore
+from deltahub.registry.stores.deferring import DeferringStore
 from deltahub.registry.uploads.discard import drop_upload
-from support.registry.backing_up import findings, restored
+from support.registry.backing_up import findings, names, restored
 from support.registry.collecting import age_everything, collect, is_clean
 from support.registry.ingested import push_ingested, read_file
 from support.registry.opened import opened_registry, push, sha256_of, upload
@@ -20,9 +24,8 @@ from support.registry.small_hub import BASE, PATH, TUNE, SmallHub
 class PausedDeletions(FileStore):
     """Waits before it deletes, as a process does that the machine does not run."""
 
-    def __init__(self, store: Store) -> None:
-        assert isinstance(store, FileStore)
-        super().__init__(store.root)
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
         self.is_deleting = threading.Event()
         self.may_delete = threading.Event()
 
@@ -37,7 +40,7 @@ def test_a_deletion_that_began_before_the_backup_takes_nothing_that_it_needs(
 ) -> None:
     upload(hub.reg, hub.ann, b"dropped")
     waiting = push(hub.reg, hub.ann, "ann/new", {"kept.bin": b"kept" * 999})
-    paused = PausedDeletions(hub.reg.store.inner)
+    paused = PausedDeletions(hub.reg.data_dir / "objects")
     hub.reg.store.inner = paused
     dropper = threading.Thread(target=drop_upload, args=(hub.reg, hub.ann, sha256_of(b"dropped")))
     dropper.start()
@@ -93,3 +96,23 @@ def test_what_is_deleted_while_it_is_copied_goes_after_the_backup(
 
 def stored(reg: Registry) -> set[str]:
     return {item.key for item in reg.store.list("")}
+
+
+def fail(*arguments: object) -> int:
+    raise StoreUnavailable("the store is away")
+
+
+def test_a_backup_is_done_although_what_waited_cannot_be_deleted(
+    hub: SmallHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(DeferringStore, "carry_out", fail)
+        outcome = backup(hub.reg, str(tmp_path / "place"))
+        assert "the store is away" in caplog.text
+        # Nor does it hide why a backup failed.
+        (tmp_path / "photos").mkdir()
+        (tmp_path / "photos" / "cat.jpg").write_bytes(b"meow")
+        with pytest.raises(PlaceRefused):
+            backup(hub.reg, str(tmp_path / "photos"))
+    assert names(tmp_path / "place") == [outcome.snapshot.name]
+    assert hub.reg.store.held_until() is None

@@ -58,7 +58,10 @@ Progress = Callable[[str, int], None]
 
 @dataclass
 class Copied:
-    """What became of the objects. copied, proved: bytes that were written, and only read."""
+    """What became of the objects. copied, proved: bytes that were written, and only read.
+
+    seconds: packs that are damaged or gone in the hub, whose second copies there are right.
+    """
 
     n_objects: int = 0
     n_bytes: int = 0
@@ -66,6 +69,7 @@ class Copied:
     copied_bytes: int = 0
     proved_bytes: int = 0
     findings: list[Finding] = field(default_factory=list)
+    seconds: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -121,6 +125,8 @@ def backup(
         reached("backup.before_record")
         place.store.put(key_of(name, RECORD), [snapshot.as_json()])
         outcome = Outcome(load(place, name), copied, not earlier)
+        if copied.seconds:
+            outcome.notes.append(_note_of(copied.seconds))
         reached("backup.after_record")
         if keep is not None and snapshot.findings:
             outcome.notes.append("earlier backups stay, because this one has findings")
@@ -128,6 +134,14 @@ def backup(
             progress("earlier backups", copied.n_bytes)
             outcome.pruned = prune(place, keep)
     return outcome
+
+
+def _note_of(packs: list[str]) -> str:
+    return (
+        f"{len(packs)} packs are damaged or missing in the hub, the first of them {packs[0]}; their"
+        " second copies are right and in the backup: `deltahub fsck --repair --read-data` puts them"
+        " back"
+    )
 
 
 def _identity(reg: Registry) -> str:
@@ -213,8 +227,13 @@ class _Run:
         if kept.fault is not None:
             # A store that is away, and a backup that stood still, look like lost objects.
             self._hold.require()
-            copied.findings.append(self._finding(named, kept.fault, kept.entry))
-        is_unreadable = kept.fault is not None and kept.fault.kind == "unreadable"
+            if kept.has_second:
+                copied.seconds.append(named.id)
+            else:
+                copied.findings.append(self._finding(named, kept.fault, kept.entry))
+        is_unreadable = (
+            kept.fault is not None and kept.fault.kind == "unreadable" and not kept.has_second
+        )
         self._n_unreadable = self._n_unreadable + 1 if is_unreadable else 0
         if self._n_unreadable >= _MOST_UNREADABLE:
             raise StoreUnavailable(
