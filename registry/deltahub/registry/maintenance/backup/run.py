@@ -19,14 +19,14 @@ from sqlalchemy import select
 
 from deltahub.registry.db.models import utc_now
 from deltahub.registry.db.schema import head
-from deltahub.registry.db.tables.stores import HubIdentity
+from deltahub.registry.db.tables.stores import HubIdentity, ObjectStore
 from deltahub.registry.failpoints import reached
 from deltahub.registry.maintenance.backup.affected import affected_files
 from deltahub.registry.maintenance.backup.copy import Copier, Kept, Listing, SourceFault
 from deltahub.registry.maintenance.backup.database import DatabaseCopy, copied_database
 from deltahub.registry.maintenance.backup.named import NamedObject, named_objects
 from deltahub.registry.maintenance.backup.place import OBJECTS, Place, opened_to_write
-from deltahub.registry.maintenance.backup.prune import Pruned, prune, remove_unfinished
+from deltahub.registry.maintenance.backup.prune import Pruned, others, prune, remove_unfinished
 from deltahub.registry.maintenance.backup.snapshot import (
     MANIFEST,
     RECORD,
@@ -34,11 +34,13 @@ from deltahub.registry.maintenance.backup.snapshot import (
     Finding,
     Part,
     Snapshot,
+    check_part,
     entries,
     finished,
     key_of,
     load,
     name_of,
+    names_in,
     put_compressed,
 )
 from deltahub.registry.maintenance.deletions import Hold, deletions_held
@@ -46,6 +48,7 @@ from deltahub.registry.registry import Registry
 from deltahub.registry.storage.base import StoreUnavailable
 from deltahub.registry.storage.disk import make_durable, new_file
 from deltahub.registry.storage.local import translated
+from deltahub.registry.stores.current import OBJECTS as STORE_FOLDER
 
 # Objects that are copied or read at the same time. Memory: 4 MiB each, and what the store takes.
 _PARALLEL: Final = 4
@@ -98,10 +101,10 @@ def backup(
     progress(stage, bytes so far). PlaceRefused, DataFolderBusy, HoldLost, CopyDamaged,
     SnapshotDamaged, ToolMissing, StoreError, registry errors: the hub is then as it was.
     """
-    hub = _identity(reg)
+    hub, began_at = _identity(reg), utc_now()
     with (
         deletions_held(reg) as hold,
-        opened_to_write(place_name, reg.settings, reg.data_dir, hub) as place,
+        opened_to_write(place_name, reg.settings, hub, _hub_places(reg)) as place,
     ):
         reached("backup.after_hold")
         earlier = finished(place)
@@ -109,7 +112,8 @@ def backup(
         progress("the database", 0)
         with copied_database(reg) as database:
             moment = utc_now()
-            while earlier and name_of(moment) <= earlier[-1]:  # the same second, or the clock's
+            latest = max(names_in(place.store), default="")
+            while name_of(moment) <= latest:  # the same second, or the clock's
                 moment += timedelta(seconds=1)
             name = name_of(moment)
             part = put_compressed(place.store, key_of(name, database.name), database.path)
@@ -118,6 +122,8 @@ def backup(
             run = _Run(reg, place, hold, database, trusted, progress)
             manifest, copied = run.copy(key_of(name, MANIFEST))
         hold.require()
+        for each in (part, manifest):  # in a bucket, another machine may have taken them away
+            check_part(place.store, key_of(name, each.name), each)
         snapshot = Snapshot(
             name, hub, moment.isoformat(), version("deltahub"), head(), part, manifest,
             copied.n_objects, copied.n_bytes, tuple(copied.findings),
@@ -130,9 +136,14 @@ def backup(
         reached("backup.after_record")
         if keep is not None and snapshot.findings:
             outcome.notes.append("earlier backups stay, because this one has findings")
+        elif keep is not None and (strangers := others(place, {*earlier, name})):
+            outcome.notes.append(
+                f"earlier backups stay, because another backup writes to {place_name}, or was cut"
+                f" short there less than a day ago ({strangers[0]}): let one machine write to it"
+            )
         elif keep is not None:
             progress("earlier backups", copied.n_bytes)
-            outcome.pruned = prune(place, keep)
+            outcome.pruned = prune(place, keep, began_at)
     return outcome
 
 
@@ -152,6 +163,14 @@ def _identity(reg: Registry) -> str:
             known = secrets.token_hex(16)
             session.add(HubIdentity(id=known))
     return known
+
+
+def _hub_places(reg: Registry) -> list[str]:
+    """The folders and buckets that hold the hub, or did before a move."""
+    with reg.db.read() as session:
+        urls = session.scalars(select(ObjectStore.url)).all()
+    folders = [str(reg.data_dir), str((reg.data_dir / STORE_FOLDER).resolve())]
+    return [*folders, *(url for url in urls if url)]
 
 
 class _Run:
