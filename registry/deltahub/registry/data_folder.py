@@ -13,7 +13,7 @@ from deltahub.registry.storage.base import StoreError
 from deltahub.registry.storage.local import translated
 
 # `deltahub serve` and the worker hold these while they run. A `deltahub gc` that needs both stopped
-# holds them too.
+# holds them too, and so does `deltahub restore`.
 SERVE_LOCK = "serve.lock"
 WORKER_LOCK = "worker.lock"
 # The one running `deltahub recompress --apply` holds this, and so does such a gc.
@@ -27,6 +27,7 @@ WORKER = "deltahub worker"
 GC = "deltahub gc"
 RECOMPRESS = "deltahub recompress"
 STORE_COPY = "deltahub store copy"
+RESTORE = "deltahub restore"
 
 
 class NoHub(Exception):

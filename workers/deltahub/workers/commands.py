@@ -51,6 +51,7 @@ def _work(data_dir: Path | None, stop: threading.Event) -> None:
     from deltahub.registry.data_folder import (
         EXIT_BUSY,
         GC,
+        RESTORE,
         WORKER,
         WORKER_LOCK,
         DataFolderBusy,
@@ -73,9 +74,9 @@ def _work(data_dir: Path | None, stop: threading.Event) -> None:
             _run(registry, stop)
     except DataFolderBusy as error:
         way_out = (
-            f"`{GC}` has the data folder {error.folder} to itself ({error.holder}); "
+            f"`{error.command}` has the data folder {error.folder} to itself ({error.holder}); "
             "start a worker when that has ended"
-            if error.command == GC
+            if error.command in (GC, RESTORE)
             else f"{error.folder} already has a worker ({error.holder}); "
             "stop it, or `deltahub serve` that started it, before starting another"
         )

@@ -32,7 +32,7 @@ from deltahub.registry.maintenance.backup.snapshot import (
     load,
 )
 from deltahub.registry.maintenance.backup.verify import verify as verify_snapshot
-from deltahub.registry.maintenance.deletions import HoldLost
+from deltahub.registry.maintenance.deletions import BACKUP, HoldLost
 from deltahub.registry.settings import Settings
 from deltahub.registry.sizes import human_size
 from deltahub.registry.storage.base import StoreError, StoreFull, StoreUnavailable
@@ -176,7 +176,7 @@ def restore(
     If it is cut short, run it again: it goes on from there. No hub starts before it is done.
 
     Exit status: 0 done; 1 done, but the backup lacks something that was damaged in the hub already;
-    2 could not run, or ended before the hub was whole.
+    2 could not run, or ended before the hub was whole; 3 another restore is at work in the folder.
     """
     given = {} if store_url is None else {"store_url": store_url}
     line = StageLine("restoring")
@@ -201,7 +201,12 @@ def _errors_shown(place_name: str) -> Iterator[None]:
             type(exc)(f"not finished, with the backups in {place_name}: {exc}")
         ) from exc
     except DataFolderBusy as exc:
-        raise InUse(f"another backup is at work ({exc.holder}): wait for its end") from exc
+        what = (
+            "another backup is at work"
+            if exc.command == BACKUP
+            else f"the data folder {exc.folder} is in use"
+        )
+        raise InUse(f"{what} ({exc.holder}): wait for its end") from exc
     except _FAILURES as exc:
         raise CannotRun(exc) from exc
 
@@ -258,6 +263,7 @@ def _restored_lines(restored: Restored, data_dir: Path) -> Iterator[str]:
             f" `deltahub fsck --repair --read-data --data-dir {data_dir}`, which names the files"
         )
     yield from _finding_lines(snapshot.findings)
+    yield "back it up to a new place: the old one stays with the lost hub, which may come back"
     yield f"start it with `deltahub serve --data-dir {data_dir}`"
 
 
@@ -269,7 +275,7 @@ def _snapshot_data(snapshot: Snapshot) -> dict[str, Any]:
 
 def _outcome_data(outcome: Outcome) -> dict[str, Any]:
     copied = asdict(outcome.copied)
-    del copied["findings"]
+    del copied["findings"], copied["seconds"]
     return {
         "snapshot": _snapshot_data(outcome.snapshot),
         **copied,

@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import Final
 
 from sqlalchemy import delete, update
+from sqlalchemy.exc import SQLAlchemyError
 
 from deltahub.registry.data_folder import DataFolderLock
 from deltahub.registry.db.models import utc_now
@@ -20,6 +21,7 @@ from deltahub.registry.db.tables.stores import DeletionHold
 from deltahub.registry.errors import RegistryError
 from deltahub.registry.maintenance.object_rows import has_row
 from deltahub.registry.registry import Registry
+from deltahub.registry.storage.base import StoreError
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +103,8 @@ def carry_out_deferred(reg: Registry) -> int:
 def deletions_held(reg: Registry) -> Iterator[Hold]:
     """A context in which the hub deletes no object; DataFolderBusy beside another backup.
 
-    At its end, also after an error, the deferred deletions are carried out.
+    At its end, also after an error, the deferred deletions are carried out. If that fails, the log
+    says so and the deletions go on waiting: the hold lapses, and the next backup or gc deletes.
     """
     with DataFolderLock(reg.data_dir, BACKUP_LOCK, BACKUP):
         hold = Hold(reg)
@@ -109,5 +112,17 @@ def deletions_held(reg: Registry) -> Iterator[Hold]:
         try:
             yield hold
         finally:
-            hold.release()
-            carry_out_deferred(reg)
+            _let_go(reg, hold)
+
+
+def _let_go(reg: Registry, hold: Hold) -> None:
+    # What was done under the hold is done, or has failed with an error of its own.
+    try:
+        hold.release()
+        carry_out_deferred(reg)
+    except (RegistryError, StoreError, SQLAlchemyError) as exc:
+        log.warning(
+            "objects whose deletion waited for the backup could not be deleted at its end (%s):"
+            " the next backup, or `deltahub gc --apply`, deletes them",
+            exc,
+        )

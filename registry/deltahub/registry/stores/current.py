@@ -51,8 +51,8 @@ def refuse_half_restored(data_dir: Path) -> None:
     """HalfRestored unless the folder is one that a hub may use."""
     if (data_dir / UNFINISHED).exists():
         raise HalfRestored(
-            f"a restore into {data_dir} is not finished: run the same `deltahub restore` again,"
-            " which goes on from there, or delete the folder"
+            f"a restore into {data_dir} is not finished: wait for its end, or, if it was cut short,"
+            " run the same `deltahub restore` again, which goes on from there, or delete the folder"
         )
 
 

@@ -73,6 +73,7 @@ class WorkerRefused(click.ClickException):
 def _serve(settings: "Settings", *, with_worker: bool, access_log: bool) -> None:
     from deltahub.registry.data_folder import (
         GC,
+        RESTORE,
         SERVE,
         SERVE_LOCK,
         DataFolderBusy,
@@ -102,10 +103,10 @@ def _serve(settings: "Settings", *, with_worker: bool, access_log: bool) -> None
             stack.enter_context(DataFolderLock(registry.data_dir, SERVE_LOCK, SERVE))
             _make_administrator(registry)
         except DataFolderBusy as error:
-            if error.command == GC:
+            if error.command in (GC, RESTORE):
                 raise FolderTaken(
-                    f"`{GC}` has the data folder {error.folder} to itself ({error.holder}): "
-                    "start the hub when it has ended"
+                    f"`{error.command}` has the data folder {error.folder} to itself "
+                    f"({error.holder}): start the hub when it has ended"
                 ) from error
             raise FolderTaken(
                 f"another hub runs on the data folder {error.folder} ({error.holder}): "

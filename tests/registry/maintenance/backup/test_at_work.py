@@ -4,13 +4,17 @@ import threading
 from collections.abc import Collection
 from pathlib import Path
 
+import pytest
+
 from deltahub.registry.catalog.repositories import delete_repository
+from deltahub.registry.maintenance.backup.place import PlaceRefused
 from deltahub.registry.maintenance.backup.run import backup
 from deltahub.registry.registry import Registry
-from deltahub.registry.storage.base import Store
+from deltahub.registry.storage.base import Store, StoreUnavailable
 from deltahub.registry.storage.forwarding import ForwardingStore
+from deltahub.registry.stores.deferring import DeferringStore
 from deltahub.registry.uploads.discard import drop_upload
-from support.registry.backing_up import findings, restored
+from support.registry.backing_up import findings, names, restored
 from support.registry.collecting import age_everything, collect, is_clean
 from support.registry.ingested import push_ingested, read_file
 from support.registry.opened import opened_registry, push, sha256_of, upload
@@ -92,3 +96,23 @@ def test_what_is_deleted_while_it_is_copied_goes_after_the_backup(
 
 def stored(reg: Registry) -> set[str]:
     return {item.key for item in reg.store.list("")}
+
+
+def fail(*arguments: object) -> int:
+    raise StoreUnavailable("the store is away")
+
+
+def test_a_backup_is_done_although_what_waited_cannot_be_deleted(
+    hub: SmallHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(DeferringStore, "carry_out", fail)
+        outcome = backup(hub.reg, str(tmp_path / "place"))
+        assert "the store is away" in caplog.text
+        # Nor does it hide why a backup failed.
+        (tmp_path / "photos").mkdir()
+        (tmp_path / "photos" / "cat.jpg").write_bytes(b"meow")
+        with pytest.raises(PlaceRefused):
+            backup(hub.reg, str(tmp_path / "photos"))
+    assert names(tmp_path / "place") == [outcome.snapshot.name]
+    assert hub.reg.store.held_until() is None

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, make_url
 
+from deltahub.registry.maintenance.backup import restore as restoring
 from deltahub.registry.maintenance.backup.restore import RestoreRefused
 from deltahub.registry.maintenance.backup.run import backup
 from support.registry.backing_up import findings, restored
@@ -33,12 +34,49 @@ def test_everything_comes_back(server: str, tmp_path: Path) -> None:
         restored(place, tmp_path / "none")
     with pytest.raises(RestoreRefused, match="has tables already"):
         restored(place, tmp_path / "full", database_url=server)
-    engine = create_engine(server, isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        connection.exec_driver_sql("CREATE DATABASE again")
-    engine.dispose()
-    again = make_url(server).set(database="again").render_as_string(hide_password=False)
+    again = made(server, "again")
     restored(place, tmp_path / "elsewhere", database_url=again)
     with opened_registry(tmp_path / "elsewhere", database_url=again) as reg:
         assert read_file(reg, revision, "a.bin") == b"a" * 5000
         assert is_clean(reg)
+
+
+def test_a_restore_that_ended_after_the_dump_was_loaded_goes_on(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "place"
+    url, other = made(server, "cut_short"), made(server, "other")
+    with opened_registry(tmp_path, database_url=made(server, "original")) as reg:
+        revision = push_ingested(reg, caller(reg, "ann"), "ann/m", {"a.bin": b"a" * 5000})
+        backup(reg, str(place))
+        original = reg.settings.database_url
+    with monkeypatch.context() as patch:
+        patch.setattr(restoring, "_adapt", end)
+        with pytest.raises(KeyboardInterrupt):
+            restored(place, tmp_path / "elsewhere", database_url=url)
+    # Only the database that this restore has begun to fill may have tables, not the hub's own.
+    with pytest.raises(RestoreRefused, match="has tables already"):
+        restored(place, tmp_path / "elsewhere", database_url=original)
+    engine = create_engine(other)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE photos (id INTEGER)")
+    engine.dispose()
+    with pytest.raises(RestoreRefused, match="has tables already"):
+        restored(place, tmp_path / "elsewhere", database_url=other)
+    restored(place, tmp_path / "elsewhere", database_url=url)
+    with opened_registry(tmp_path / "elsewhere", database_url=url) as reg:
+        assert read_file(reg, revision, "a.bin") == b"a" * 5000
+        assert is_clean(reg)
+
+
+def end(*arguments: object) -> None:
+    raise KeyboardInterrupt
+
+
+def made(server: str, name: str) -> str:
+    """The URL of a new database."""
+    engine = create_engine(server, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.exec_driver_sql(f"CREATE DATABASE {name}")
+    engine.dispose()
+    return make_url(server).set(database=name).render_as_string(hide_password=False)

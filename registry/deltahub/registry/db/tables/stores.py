@@ -20,7 +20,7 @@ class ObjectStore(Base):
 
 
 class HubIdentity(Base):
-    """The hub's name for its backups, one row. A restored hub keeps it, its store does not."""
+    """The hub's name for its backups, one row. A restored hub gets another: see docs/backup.md."""
 
     __tablename__ = "hub_identity"
     id: Mapped[str] = mapped_column(String(32), primary_key=True)  # random hex

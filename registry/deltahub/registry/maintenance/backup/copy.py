@@ -5,7 +5,7 @@ that the target has under this key stays as it is.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from deltahub.registry.failpoints import reached
@@ -120,12 +120,14 @@ class Kept:
     """What became of one object. copied, proved: bytes that were written, and only read.
 
     fault: what is wrong with the object in the hub, even if the place has a good copy.
+    has_second: the hub has a second copy of it that is right, so that nothing is lost.
     """
 
     entry: Entry
     copied: int = 0
     proved: int = 0
     fault: SourceFault | None = None
+    has_second: bool = False
 
 
 class Copier:
@@ -143,21 +145,51 @@ class Copier:
         in_hub, in_place: its size by a list. trusted: its entry in an earlier backup, if that
         backup's proof is enough. Errors as of copy_object(), except SourceFault.
         """
-        target = OBJECTS + named.key
         if in_place == named.size:
             fault = None if in_hub == named.size else self._presence_fault(named)
-            if trusted is not None and (trusted.size, trusted.state) == (named.size, "whole"):
-                return Kept(trusted, fault=fault)
-            digest = digest_in(self._place, target, named.size, named.proof)
-            if digest is not None:
-                return Kept(Entry(named.key, named.size, digest), proved=named.size, fault=fault)
+            kept = self._kept_earlier(named, trusted)
+            if kept is not None and fault is not None:
+                return replace(kept, fault=fault, has_second=self._has_second(named))
+            if kept is not None:
+                return kept
         try:
-            digest = copy_object(
-                self._source, named.key, self._place, target, named.size, named.proof
-            )
+            digest = self._copied(named, named.key)
         except SourceFault as fault:
-            return self._salvaged(named, fault)
+            return self._copied_from_second(named, fault) or self._salvaged(named, fault)
         return Kept(Entry(named.key, named.size, digest), copied=named.size)
+
+    def _kept_earlier(self, named: NamedObject, trusted: Entry | None) -> Kept | None:
+        """The copy of an earlier backup; None if it is not whole."""
+        if trusted is not None and (trusted.size, trusted.state) == (named.size, "whole"):
+            return Kept(trusted)
+        digest = digest_in(self._place, OBJECTS + named.key, named.size, named.proof)
+        if digest is None:
+            return None
+        return Kept(Entry(named.key, named.size, digest), proved=named.size)
+
+    def _copied(self, named: NamedObject, source_key: str) -> str:
+        return copy_object(
+            self._source, source_key, self._place, OBJECTS + named.key, named.size, named.proof
+        )
+
+    def _copied_from_second(self, named: NamedObject, fault: SourceFault) -> Kept | None:
+        """Copy the second copy in the object's stead; None if there is none that is right."""
+        if named.second is None:
+            return None
+        try:
+            digest = self._copied(named, named.second)
+        except SourceFault:
+            return None
+        entry = Entry(named.key, named.size, digest)
+        return Kept(entry, copied=named.size, fault=fault, has_second=True)
+
+    def _has_second(self, named: NamedObject) -> bool:
+        if named.second is None:
+            return False
+        try:
+            return digest_in(self._source, named.second, named.size, named.proof) is not None
+        except StoreError:
+            return False
 
     def _presence_fault(self, named: NamedObject) -> SourceFault | None:
         try:

@@ -15,7 +15,7 @@ from deltahub.registry.maintenance.backup.proofs import (
     Sha256Proof,
     XorbProof,
 )
-from deltahub.registry.storage.keys import landing_key, pack_key, xorb_key
+from deltahub.registry.storage.keys import copy_key, landing_key, pack_key, xorb_key
 from deltahub.registry.xet.xorb import XorbIndex
 
 _PAGE: Final = 200
@@ -23,13 +23,17 @@ _PAGE: Final = 200
 
 @dataclass(frozen=True)
 class NamedObject:
-    """An object that the hub needs. proof: makes a proof of its bytes; kind, id: its row."""
+    """An object that the hub needs. proof: makes a proof of its bytes; kind, id: its row.
+
+    second: the key at which the hub may have a second copy of the object.
+    """
 
     key: str
     size: int
     kind: str
     id: str
     proof: Callable[[], Proof]
+    second: str | None = None
 
 
 def named_objects(session: Session) -> Iterator[NamedObject]:
@@ -60,8 +64,10 @@ def _packs(session: Session) -> Iterator[NamedObject]:
     query = select(Pack.id, Pack.size, Pack.hash).where(Pack.state.in_(("live", "damaged")))
     while page := session.execute(query.where(Pack.id > last).order_by(Pack.id).limit(_PAGE)).all():
         for last, size, digest in page:
-            expected = None if digest is None else digest.hex()
-            yield NamedObject(pack_key(last), size, "pack", last, partial(Blake3Proof, expected))
+            proof = partial(Blake3Proof, None if digest is None else digest.hex())
+            # Without a hash nothing would prove that a second copy is right.
+            second = None if digest is None else copy_key(last)
+            yield NamedObject(pack_key(last), size, "pack", last, proof, second)
 
 
 def _xorbs(session: Session) -> Iterator[NamedObject]:

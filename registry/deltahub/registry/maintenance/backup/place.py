@@ -5,19 +5,21 @@ one layout.
 """
 
 import json
-from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
+import re
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from deltahub.registry import store_url
 from deltahub.registry.data_folder import DataFolderLock
 from deltahub.registry.maintenance.deletions import BACKUP, BACKUP_LOCK
 from deltahub.registry.settings import Settings
 from deltahub.registry.storage.base import ObjectNotFound, Store
 from deltahub.registry.storage.disk import Disk
+from deltahub.registry.storage.local import translated
 from deltahub.registry.storage.open import open_store
-from deltahub.registry.store_url import overlap
 
 FORMAT: Final = 1
 MARK: Final = "deltahub-backup.json"
@@ -25,6 +27,9 @@ OBJECTS: Final = "objects/"
 DAMAGED: Final = "damaged/"
 SNAPSHOTS: Final = "snapshots/"
 _S3: Final = "s3://"
+# What an empty disk has, and what a backup leaves that was killed before it wrote the mark.
+_NO_CONTENT: Final = frozenset({"lost+found", ".tmp", BACKUP_LOCK})
+_TEMPORARY: Final = re.compile(r"[0-9a-f]{32}")
 # More than any mark or list of findings has: a larger one is no file of a backup.
 MAX_JSON_BYTES: Final = 16 << 20
 
@@ -37,54 +42,58 @@ class PlaceRefused(Exception):
 
 @dataclass(frozen=True)
 class Place:
-    """An open place. name: as the operator wrote it. hub: the identity of its hub."""
+    """An open place. name: as the operator wrote it. hub: the identity of its hub.
+
+    is_locked: no other backup can write here, which a lock ensures in a folder. A bucket has none.
+    """
 
     name: str
     store: Store
     hub: str
+    is_locked: bool = False
 
 
 @contextmanager
 def opened_to_write(
-    name: str, settings: Settings, data_dir: Path, hub: str, stores: Collection[str | Path]
+    name: str, settings: Settings, hub: str, hub_places: Collection[str]
 ) -> Iterator[Place]:
     """The place of this hub's backups, made if nothing lies there.
 
-    stores: where the hub's objects lie, as overlap() takes them.
-    PlaceRefused if something else lies there; DataFolderBusy if another backup writes there.
+    hub_places: folders and URLs that hold the hub itself. PlaceRefused, and nothing is changed, if
+    something else lies there; DataFolderBusy if another backup writes there.
     """
+    for other in hub_places:
+        if overlap(name, other, settings):
+            raise PlaceRefused(
+                f"{name} and {other}, which is the hub's own data folder or store, are one or lie"
+                " one in the other, so they would be lost together: name a place on another disk,"
+                " or another bucket"
+            )
     folder = _folder(name)
-    if folder is not None and folder.is_relative_to(data_dir):
-        raise PlaceRefused(
-            f"{folder} lies in the hub's own data folder and would be lost with it: name a place"
-            " on another disk, or a bucket"
-        )
-    inside = overlapped(name, [data_dir, *stores], settings)
-    if inside is not None:
-        raise PlaceRefused(
-            f"{name} and {inside}, where the hub lies, are not apart: name a place that is not"
-            " inside the other, such as another prefix"
-        )
+    if folder is not None:  # opening it to write makes it a store, and tidies up in it
+        _is_marked(_open(name, settings, is_read_only=True), name, hub)
     store = _open(name, settings, is_read_only=False)
     try:
-        known = _mark(store, name)
-        if known is None:
-            _require_empty(store, name)
-            text = json.dumps({"format": FORMAT, "hub": hub}).encode()
-            store.put(MARK, [text])
-            known = hub
-        if known != hub:
-            raise PlaceRefused(
-                f"{name} holds the backups of another hub ({known}; this one is {hub}): name"
-                " another place"
-            )
-        if folder is None:
-            yield Place(name, store, hub)
-        else:
-            with DataFolderLock(folder, BACKUP_LOCK, BACKUP):
-                yield Place(name, store, hub)
+        alone = DataFolderLock(folder, BACKUP_LOCK, BACKUP) if folder is not None else nullcontext()
+        with alone:
+            if not _is_marked(store, name, hub):
+                text = json.dumps({"format": FORMAT, "hub": hub}).encode()
+                store.put(MARK, [text])
+            yield Place(name, store, hub, is_locked=folder is not None)
     finally:
         store.close()
+
+
+def overlap(one: str, other: str, settings: Settings) -> bool:
+    """Whether two places, each a folder or `s3://BUCKET/PREFIX`, are one or lie one in the other.
+
+    PlaceRefused if the first is a malformed URL.
+    """
+    places = (_folder(one) or one, _folder(other) or other)
+    try:
+        return store_url.overlap(*places, settings.s3_endpoint)
+    except ValueError as exc:
+        raise PlaceRefused(f"{one}: {exc}") from exc
 
 
 @contextmanager
@@ -127,18 +136,6 @@ def _open(name: str, settings: Settings, *, is_read_only: bool) -> Store:
         raise PlaceRefused(f"{name}: {exc}") from exc
 
 
-def overlapped(name: str, others: Iterable[str | Path], settings: Settings) -> str | Path | None:
-    """The first of these URLs and folders that lies in the place, or the place in it.
-
-    PlaceRefused if the place's URL is wrong.
-    """
-    try:
-        where = _folder(name) or name
-        return next((o for o in others if overlap(where, o, settings.s3_endpoint)), None)
-    except ValueError as exc:
-        raise PlaceRefused(f"{name}: {exc}") from exc
-
-
 def _folder(name: str) -> Path | None:
     return None if name.startswith(_S3) else Path(name).resolve()
 
@@ -161,11 +158,47 @@ def _mark(store: Store, name: str) -> str | None:
         raise PlaceRefused(f"{MARK} in {name} is damaged: {exc}") from exc
 
 
+def _is_marked(store: Store, name: str, hub: str) -> bool:
+    """Whether this is the place of the hub already; PlaceRefused unless it is, or is empty."""
+    folder = _folder(name)
+    # A folder that is no store yet counts as a disk that is away.
+    known = _mark(store, name) if folder is None or (folder / MARK).exists() else None
+    if known is None:
+        _require_empty(store, name)
+    elif known != hub:
+        raise PlaceRefused(
+            f"{name} holds the backups of another hub ({known}; this one is {hub}, and a restored"
+            " hub is another one than the lost one): name another place"
+        )
+    return known is not None
+
+
 def _require_empty(store: Store, name: str) -> None:
     if store.mark() is not None:
         raise PlaceRefused(f"{name} holds the objects of a hub: name an empty place for backups")
-    found = next(iter(store.list("")), None)
+    folder = _folder(name)
+    found: str | None
+    if folder is not None:
+        found = _content(folder)
+    else:
+        found = next((item.key for item in store.list("")), None)
     if found is not None:
         raise PlaceRefused(
-            f"{name} is not empty ({found.key}), and holds no backups: name an empty place"
+            f"{name} is not empty ({found}), and holds no backups: name an empty place"
         )
+
+
+def _content(folder: Path) -> str | None:
+    """The name of something that no backup has put into a folder, a hidden file too."""
+    with translated(str(folder)):
+        try:
+            for path in folder.iterdir():
+                if path.name not in _NO_CONTENT:
+                    return path.name
+            temporary = folder / ".tmp"
+            for path in temporary.iterdir() if temporary.is_dir() else ():
+                if not _TEMPORARY.fullmatch(path.name):
+                    return f".tmp/{path.name}"
+        except FileNotFoundError:
+            pass
+    return None

@@ -1,33 +1,40 @@
 """Makes a hub of a snapshot in an empty folder, and an empty bucket if its objects go there.
 
 The database comes last: until it is there, and the file `restore.unfinished` is not, no hub starts
-in the folder. A restore that was cut short is repeated, and reads what is there already.
+in the folder. A restore that was cut short is repeated, and reads what is there already. It holds
+the locks of a hub, so that neither a hub nor another restore works in the folder at the same time.
 """
 
-import json
+import hashlib
 import os
 import secrets
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
-from dataclasses import dataclass
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from sqlalchemy import URL, delete, inspect, select
+from sqlalchemy import URL, delete, inspect, make_url, select
 
+from deltahub.registry.data_folder import RESTORE, SERVE_LOCK, WORKER_LOCK, DataFolderLock
 from deltahub.registry.db import schema
 from deltahub.registry.db.models import Repository
 from deltahub.registry.db.session import Database
 from deltahub.registry.db.tables.scrub import PackCopy, Proof
-from deltahub.registry.db.tables.stores import DeferredDeletion, DeletionHold, ObjectStore
+from deltahub.registry.db.tables.stores import (
+    DeferredDeletion,
+    DeletionHold,
+    HubIdentity,
+    ObjectStore,
+)
 from deltahub.registry.failpoints import reached
 from deltahub.registry.maintenance.backup.copy import SourceFault, copy_object, digest_in
 from deltahub.registry.maintenance.backup.database import is_sqlite, run_tool
-from deltahub.registry.maintenance.backup.place import Place, overlapped
+from deltahub.registry.maintenance.backup.place import Place, overlap
 from deltahub.registry.maintenance.backup.proofs import Blake3Proof
 from deltahub.registry.maintenance.backup.snapshot import (
     Entry,
@@ -43,26 +50,24 @@ from deltahub.registry.storage.disk import Disk
 from deltahub.registry.storage.local import translated
 from deltahub.registry.storage.open import open_store
 from deltahub.registry.stores.current import OBJECTS, UNFINISHED
+from deltahub.registry.stores.restore_marker import (
+    MARKER_IN_WORK,
+    RestoreMarker,
+    read_marker,
+    write_marker,
+)
 from deltahub.registry.xet.epochs import leap_epoch
 
 _PARALLEL: Final = 4
 _BATCH: Final = 64
+# What an attempt leaves that was cut short before it wrote its marker.
+_NO_CONTENT: Final = frozenset({SERVE_LOCK, WORKER_LOCK, MARKER_IN_WORK})
 
 
 class RestoreRefused(Exception):
     """The target is not empty, or is no target for this snapshot."""
 
     code = "restore_refused"
-
-
-@dataclass(frozen=True)
-class _Marker:
-    """The file `restore.unfinished`: which snapshot goes where, and the mark of the new store."""
-
-    snapshot: str
-    hub: str
-    store_url: str
-    mark: str
 
 
 @dataclass
@@ -84,37 +89,38 @@ def restore(
 ) -> Restored:
     """Make a hub in settings.data_dir, whose objects go to settings.store_url.
 
-    RestoreRefused if one of them is not empty or not apart from the backup; SnapshotDamaged, whose
-    text names the object; ToolMissing, StoreError. After an error, run it again.
+    RestoreRefused if one of them is not empty; DataFolderBusy if another restore, or a hub, works
+    in the folder; SnapshotDamaged, whose text names the object; ToolMissing, StoreError. After an
+    error, run it again.
     """
     data_dir = settings.data_dir.resolve()
     url = settings.store_url or ""
-    inside = overlapped(place.name, [data_dir, url or data_dir / OBJECTS], settings)
-    if inside is not None:
-        raise RestoreRefused(
-            f"{inside} and {place.name}, where the backup lies, are not apart: name a place that is"
-            " not inside the other, such as another prefix"
-        )
-    marker = _begin(data_dir, snapshot, url, settings)
-    store = open_store(url, data_dir / OBJECTS, settings, Disk())
-    try:
-        _claim(store, marker, url or str(data_dir / OBJECTS))
-        restored = _Objects(place, store, snapshot, progress).copy()
-    finally:
-        store.close()
-    progress("the database", restored.n_bytes)
-    reached("restore.before_database")
-    _place_database(place, snapshot, settings, data_dir, marker)
-    reached("restore.after_database")
-    with translated(str(data_dir)):
-        (data_dir / UNFINISHED).unlink()
-        Disk().fsync_dir(data_dir)
+    for target in (str(data_dir), url) if url else (str(data_dir),):
+        if overlap(place.name, target, settings):
+            raise RestoreRefused(
+                f"{target} and the backups in {place.name} are one or lie one in the other: name"
+                " another place with --data-dir or --store-url"
+            )
+    _require_kind(snapshot, settings)
+    with _alone(data_dir):
+        marker = _begin(data_dir, snapshot, url)
+        store = open_store(url, data_dir / OBJECTS, settings, Disk())
+        try:
+            _claim(store, marker, url or str(data_dir / OBJECTS))
+            restored = _Objects(place, store, snapshot, progress).copy()
+        finally:
+            store.close()
+        progress("the database", restored.n_bytes)
+        reached("restore.before_database")
+        _place_database(place, snapshot, settings, data_dir, marker)
+        reached("restore.after_database")
+        with translated(str(data_dir)):
+            (data_dir / UNFINISHED).unlink()
+            Disk().fsync_dir(data_dir)
     return restored
 
 
-def _begin(data_dir: Path, snapshot: Snapshot, url: str, settings: Settings) -> _Marker:
-    """Make the folder and the marker, or find those of an earlier attempt."""
-    path = data_dir / UNFINISHED
+def _require_kind(snapshot: Snapshot, settings: Settings) -> None:
     if is_sqlite(snapshot.database.name) != (settings.database_url is None):
         kind = "SQLite" if settings.database_url is not None else "PostgreSQL"
         way_out = (
@@ -123,43 +129,69 @@ def _begin(data_dir: Path, snapshot: Snapshot, url: str, settings: Settings) -> 
             else "name an empty one with DELTAHUB_DATABASE_URL"
         )
         raise RestoreRefused(f"snapshot {snapshot.name} is of a database of {kind}: {way_out}")
+
+
+@contextmanager
+def _alone(data_dir: Path) -> Iterator[None]:
+    """Make the folder if it is not there, and have it to oneself. A wrong one is not changed."""
     with translated(str(data_dir)):
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _require_empty(data_dir)
         data_dir.chmod(0o700)
-        if path.exists():
-            return _resumed(path, snapshot, url)
-        found = next(data_dir.iterdir(), None)
-        if found is not None:
+    with (
+        DataFolderLock(data_dir, SERVE_LOCK, RESTORE),
+        DataFolderLock(data_dir, WORKER_LOCK, RESTORE),
+    ):
+        yield
+
+
+def _require_empty(data_dir: Path) -> None:
+    """RestoreRefused unless the folder is empty, or an earlier restore began in it."""
+    if (data_dir / UNFINISHED).exists():
+        return
+    for found in data_dir.iterdir():
+        if found.name not in _NO_CONTENT:
             raise RestoreRefused(
                 f"{data_dir} is not empty ({found.name}): a restore overwrites nothing. Name an"
                 " empty folder with --data-dir, or move this one away"
             )
-        marker = _Marker(snapshot.name, snapshot.hub, url, secrets.token_hex(16))
-        temporary = path.with_suffix(".new")
-        with temporary.open("w") as file:
-            json.dump(marker.__dict__, file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.rename(path)
-        Disk().fsync_dir(data_dir)
-    return marker
 
 
-def _resumed(path: Path, snapshot: Snapshot, url: str) -> _Marker:
+def _begin(data_dir: Path, snapshot: Snapshot, url: str) -> RestoreMarker:
+    """Make the marker, or find that of an earlier attempt."""
+    with translated(str(data_dir)):
+        _require_empty(data_dir)  # again, because a hub may have come before the lock
     try:
-        marker = _Marker(**json.loads(path.read_text()))
-    except (ValueError, TypeError) as exc:
-        raise RestoreRefused(f"{path} is damaged ({exc}): delete {path.parent}") from exc
-    if (marker.snapshot, marker.hub, marker.store_url) != (snapshot.name, snapshot.hub, url):
+        marker = read_marker(data_dir)
+    except ValueError as exc:
+        path = data_dir / UNFINISHED
+        raise RestoreRefused(f"{path} is damaged ({exc}): delete {data_dir}") from exc
+    if marker is None:
+        marker = RestoreMarker(snapshot.name, snapshot.hub, url, secrets.token_hex(16))
+        write_marker(data_dir, marker)
+    elif (marker.snapshot, marker.hub, marker.store_url) != (snapshot.name, snapshot.hub, url):
         where = f" to {marker.store_url}" if marker.store_url else ""
         raise RestoreRefused(
-            f"{path.parent} holds half of a restore of snapshot {marker.snapshot}{where}: repeat"
+            f"{data_dir} holds half of a restore of snapshot {marker.snapshot}{where}: repeat"
             " that one with --snapshot and --store-url, or delete the folder"
         )
     return marker
 
 
-def _claim(store: Store, marker: _Marker, where: str) -> None:
+def _require_ours(data_dir: Path, marker: RestoreMarker) -> None:
+    """RestoreRefused if the folder was deleted, and is another restore's or a hub's by now."""
+    try:
+        found = read_marker(data_dir)
+    except ValueError:
+        found = None
+    if found is None or found.mark != marker.mark:
+        raise RestoreRefused(
+            f"{data_dir / UNFINISHED} is gone, or of another restore: this one ends, and changes"
+            " nothing more there"
+        )
+
+
+def _claim(store: Store, marker: RestoreMarker, where: str) -> None:
     """Give the empty store the new mark; RestoreRefused if it holds something else."""
     found = store.mark()
     if found == marker.mark:
@@ -220,11 +252,12 @@ class _Objects:
 
 
 def _place_database(
-    place: Place, snapshot: Snapshot, settings: Settings, data_dir: Path, marker: _Marker
+    place: Place, snapshot: Snapshot, settings: Settings, data_dir: Path, marker: RestoreMarker
 ) -> None:
     """Put the database in place, ready for a hub with a new store."""
     path = data_dir / "restore.database"
     with translated(str(data_dir)):
+        _require_ours(data_dir, marker)
         for old in data_dir.glob(path.name + "*"):
             old.unlink()
         fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
@@ -235,7 +268,7 @@ def _place_database(
             file.flush()
             os.fsync(file.fileno())
     if settings.database_url is not None:
-        _fill_postgresql(settings.database_url, path, marker)
+        _fill_postgresql(settings.database_url, path, data_dir, marker)
         path.unlink()
         return
     database = Database(URL.create("sqlite", database=str(path)).render_as_string())
@@ -248,40 +281,54 @@ def _place_database(
             connection.execute("PRAGMA journal_mode = DELETE")  # all of it is in the one file now
         with path.open("rb") as file:
             os.fsync(file.fileno())
+        _require_ours(data_dir, marker)
         path.rename(data_dir / "deltahub.sqlite3")
         Disk().fsync_dir(data_dir)
 
 
-def _fill_postgresql(url: str, dump: Path, marker: _Marker) -> None:
+def _fill_postgresql(url: str, dump: Path, data_dir: Path, marker: RestoreMarker) -> None:
+    named = make_url(url).set(password=None).render_as_string()
+    begun = replace(marker, database=hashlib.sha256(named.encode()).hexdigest())
     database = Database(url)
     try:
         with database.errors_translated(), database.read_engine.connect() as connection:
-            is_empty = not inspect(connection).get_table_names()
-        if not is_empty:
-            with database.read() as session:
-                mark = session.scalar(
-                    select(ObjectStore.mark).where(ObjectStore.state == "current")
-                )
-            if mark == marker.mark:
-                return  # an earlier attempt was cut short after this step
+            tables = set(inspect(connection).get_table_names())
+        if not tables:
+            _require_ours(data_dir, marker)
+            write_marker(data_dir, begun)
+            run_tool(
+                "pg_restore", url, "--exit-on-error", "--single-transaction", "--no-owner",
+                "--no-privileges", str(dump),
+            )  # fmt: skip
+        elif not _is_filled(database, tables, marker, is_begun=marker == begun):
             raise RestoreRefused(
                 "the database of DELTAHUB_DATABASE_URL has tables already: name an empty one"
             )
-        run_tool(
-            "pg_restore", url, "--exit-on-error", "--single-transaction", "--no-owner",
-            "--no-privileges", str(dump),
-        )  # fmt: skip
         _adapt(database, marker)
     finally:
         database.close()
 
 
-def _adapt(database: Database, marker: _Marker) -> None:
+def _is_filled(
+    database: Database, tables: set[str], marker: RestoreMarker, *, is_begun: bool
+) -> bool:
+    """Whether an earlier attempt of this restore has filled the database, which is one step."""
+    if not {ObjectStore.__tablename__, HubIdentity.__tablename__} <= tables:
+        return False
+    with database.read() as session:
+        mark = session.scalar(select(ObjectStore.mark).where(ObjectStore.state == "current"))
+        hub = session.scalar(select(HubIdentity.id))
+    return mark == marker.mark or (is_begun and hub == marker.hub)
+
+
+def _adapt(database: Database, marker: RestoreMarker) -> None:
     """Upgrade the schema; name the new store; make clients of Xet forget what they have sent."""
     schema.upgrade(database)
     with database.write() as session:
         session.execute(delete(ObjectStore))
         session.add(ObjectStore(mark=marker.mark, url=marker.store_url, state="current"))
+        # The lost hub may come back: its backups and those of this one stay apart.
+        session.execute(delete(HubIdentity))
         session.execute(delete(DeletionHold))
         session.execute(delete(DeferredDeletion))
         # Second copies are not in a backup; the next scrub makes them, and proves the new store.

@@ -13,21 +13,20 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from importlib.metadata import version
-from pathlib import Path
 from typing import Final
 
 from sqlalchemy import select
 
 from deltahub.registry.db.models import utc_now
 from deltahub.registry.db.schema import head
-from deltahub.registry.db.tables.stores import HubIdentity
+from deltahub.registry.db.tables.stores import HubIdentity, ObjectStore
 from deltahub.registry.failpoints import reached
 from deltahub.registry.maintenance.backup.affected import affected_files
 from deltahub.registry.maintenance.backup.copy import Copier, Kept, Listing, SourceFault
 from deltahub.registry.maintenance.backup.database import DatabaseCopy, copied_database
 from deltahub.registry.maintenance.backup.named import NamedObject, named_objects
 from deltahub.registry.maintenance.backup.place import OBJECTS, Place, opened_to_write
-from deltahub.registry.maintenance.backup.prune import Pruned, prune, remove_unfinished
+from deltahub.registry.maintenance.backup.prune import Pruned, others, prune, remove_unfinished
 from deltahub.registry.maintenance.backup.snapshot import (
     MANIFEST,
     RECORD,
@@ -35,11 +34,13 @@ from deltahub.registry.maintenance.backup.snapshot import (
     Finding,
     Part,
     Snapshot,
+    check_part,
     entries,
     finished,
     key_of,
     load,
     name_of,
+    names_in,
     put_compressed,
 )
 from deltahub.registry.maintenance.deletions import Hold, deletions_held
@@ -47,8 +48,7 @@ from deltahub.registry.registry import Registry
 from deltahub.registry.storage.base import StoreUnavailable
 from deltahub.registry.storage.disk import make_durable, new_file
 from deltahub.registry.storage.local import translated
-from deltahub.registry.stores.current import OBJECTS as STORE
-from deltahub.registry.stores.places import read_places
+from deltahub.registry.stores.current import OBJECTS as STORE_FOLDER
 
 # Objects that are copied or read at the same time. Memory: 4 MiB each, and what the store takes.
 _PARALLEL: Final = 4
@@ -61,7 +61,10 @@ Progress = Callable[[str, int], None]
 
 @dataclass
 class Copied:
-    """What became of the objects. copied, proved: bytes that were written, and only read."""
+    """What became of the objects. copied, proved: bytes that were written, and only read.
+
+    seconds: packs that are damaged or gone in the hub, whose second copies there are right.
+    """
 
     n_objects: int = 0
     n_bytes: int = 0
@@ -69,6 +72,7 @@ class Copied:
     copied_bytes: int = 0
     proved_bytes: int = 0
     findings: list[Finding] = field(default_factory=list)
+    seconds: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -97,10 +101,10 @@ def backup(
     progress(stage, bytes so far). PlaceRefused, DataFolderBusy, HoldLost, CopyDamaged,
     SnapshotDamaged, ToolMissing, StoreError, registry errors: the hub is then as it was.
     """
-    hub = _identity(reg)
+    hub, began_at = _identity(reg), utc_now()
     with (
         deletions_held(reg) as hold,
-        opened_to_write(place_name, reg.settings, reg.data_dir, hub, _stores(reg)) as place,
+        opened_to_write(place_name, reg.settings, hub, _hub_places(reg)) as place,
     ):
         reached("backup.after_hold")
         earlier = finished(place)
@@ -108,7 +112,8 @@ def backup(
         progress("the database", 0)
         with copied_database(reg) as database:
             moment = utc_now()
-            while earlier and name_of(moment) <= earlier[-1]:  # the same second, or the clock's
+            latest = max(names_in(place.store), default="")
+            while name_of(moment) <= latest:  # the same second, or the clock's
                 moment += timedelta(seconds=1)
             name = name_of(moment)
             part = put_compressed(place.store, key_of(name, database.name), database.path)
@@ -117,6 +122,8 @@ def backup(
             run = _Run(reg, place, hold, database, trusted, progress)
             manifest, copied = run.copy(key_of(name, MANIFEST))
         hold.require()
+        for each in (part, manifest):  # in a bucket, another machine may have taken them away
+            check_part(place.store, key_of(name, each.name), each)
         snapshot = Snapshot(
             name, hub, moment.isoformat(), version("deltahub"), head(), part, manifest,
             copied.n_objects, copied.n_bytes, tuple(copied.findings),
@@ -124,13 +131,28 @@ def backup(
         reached("backup.before_record")
         place.store.put(key_of(name, RECORD), [snapshot.as_json()])
         outcome = Outcome(load(place, name), copied, not earlier)
+        if copied.seconds:
+            outcome.notes.append(_note_of(copied.seconds))
         reached("backup.after_record")
         if keep is not None and snapshot.findings:
             outcome.notes.append("earlier backups stay, because this one has findings")
+        elif keep is not None and (strangers := others(place, {*earlier, name})):
+            outcome.notes.append(
+                f"earlier backups stay, because another backup writes to {place_name}, or was cut"
+                f" short there less than a day ago ({strangers[0]}): let one machine write to it"
+            )
         elif keep is not None:
             progress("earlier backups", copied.n_bytes)
-            outcome.pruned = prune(place, keep)
+            outcome.pruned = prune(place, keep, began_at)
     return outcome
+
+
+def _note_of(packs: list[str]) -> str:
+    return (
+        f"{len(packs)} packs are damaged or missing in the hub, the first of them {packs[0]}; their"
+        " second copies are right and in the backup: `deltahub fsck --repair --read-data` puts them"
+        " back"
+    )
 
 
 def _identity(reg: Registry) -> str:
@@ -143,12 +165,12 @@ def _identity(reg: Registry) -> str:
     return known
 
 
-def _stores(reg: Registry) -> list[str | Path]:
-    """Where the hub's objects lie, or are being copied to."""
+def _hub_places(reg: Registry) -> list[str]:
+    """The folders and buckets that hold the hub, or did before a move."""
     with reg.db.read() as session:
-        places = read_places(session)
-    used = () if places is None else places.in_order_of_copying()
-    return [place.url or reg.data_dir / STORE for place in used]
+        urls = session.scalars(select(ObjectStore.url)).all()
+    folders = [str(reg.data_dir), str((reg.data_dir / STORE_FOLDER).resolve())]
+    return [*folders, *(url for url in urls if url)]
 
 
 class _Run:
@@ -224,8 +246,13 @@ class _Run:
         if kept.fault is not None:
             # A store that is away, and a backup that stood still, look like lost objects.
             self._hold.require()
-            copied.findings.append(self._finding(named, kept.fault, kept.entry))
-        is_unreadable = kept.fault is not None and kept.fault.kind == "unreadable"
+            if kept.has_second:
+                copied.seconds.append(named.id)
+            else:
+                copied.findings.append(self._finding(named, kept.fault, kept.entry))
+        is_unreadable = (
+            kept.fault is not None and kept.fault.kind == "unreadable" and not kept.has_second
+        )
         self._n_unreadable = self._n_unreadable + 1 if is_unreadable else 0
         if self._n_unreadable >= _MOST_UNREADABLE:
             raise StoreUnavailable(

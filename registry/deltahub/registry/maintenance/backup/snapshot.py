@@ -23,7 +23,7 @@ from deltahub.registry.maintenance.backup.place import (
     read_small,
 )
 from deltahub.registry.maintenance.backup.proofs import pieces
-from deltahub.registry.storage.base import Buffer, ObjectNotFound, Store
+from deltahub.registry.storage.base import Buffer, ObjectInfo, ObjectNotFound, Store
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -120,13 +120,13 @@ def key_of(snapshot: str, file: str) -> str:
     return f"{SNAPSHOTS}{snapshot}/{file}"
 
 
-def names_in(store: Store) -> dict[str, list[str]]:
-    """Name -> keys of all snapshots, cut short ones too, the oldest first."""
-    found: dict[str, list[str]] = {}
+def names_in(store: Store) -> dict[str, list[ObjectInfo]]:
+    """Name -> files of all snapshots, cut short ones too, the oldest first."""
+    found: dict[str, list[ObjectInfo]] = {}
     for item in store.list(SNAPSHOTS):
         name = item.key.removeprefix(SNAPSHOTS).partition("/")[0]
         if _NAME.fullmatch(name):
-            found.setdefault(name, []).append(item.key)
+            found.setdefault(name, []).append(item)
     return dict(sorted(found.items()))
 
 
