@@ -16,7 +16,7 @@ from deltahub.registry.packs.block_cache import ByteCache
 from deltahub.registry.packs.buffers import allocate_buffer
 from deltahub.registry.packs.locations import FrameLocation
 from deltahub.registry.storage.base import ObjectNotFound, ShortObject
-from deltahub.registry.storage.keys import copy_key, pack_key
+from deltahub.registry.storage.keys import pack_key
 
 if TYPE_CHECKING:
     from deltahub.registry.registry import Registry
@@ -145,7 +145,7 @@ class FrameReader:
 
     def _key(self, pack_id: str) -> str:
         if self._copied and self._is_copied(pack_id):
-            return copy_key(pack_id)
+            return second_copies.key_of(self._registry, pack_id) or pack_key(pack_id)
         return pack_key(pack_id)
 
     def reread(self, frame: OpenFrame) -> OpenFrame:
