@@ -4,27 +4,20 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Iterable
-from datetime import timedelta
+from collections.abc import Callable
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import delete, select
+from sqlalchemy import select
 
 from deltahub.registry import Registry
 from deltahub.registry.catalog.repositories import delete_repository
-from deltahub.registry.db.models import Frame, utc_now
-from deltahub.registry.db.tables.scrub import PackCopy
+from deltahub.registry.db.models import Frame
 from deltahub.registry.errors import DataLost
 from deltahub.registry.losses.presence import StoreSeemsAway
-from deltahub.registry.maintenance.deletions import deletions_held
 from deltahub.registry.maintenance.fsck.repair import repair
 from deltahub.registry.maintenance.fsck.run import fsck
-from deltahub.registry.maintenance.gc.apply import apply_gc
-from deltahub.registry.maintenance.gc.plan import plan_gc
-from deltahub.registry.replicas.copies import drop_copy, leftover_copies, make_copy
-from deltahub.registry.storage.base import Buffer
 from deltahub.registry.storage.keys import pack_key, second_copy_key
 from deltahub.registry.uploads.known_files import query_and_keep
 from support.registry.collecting import collect, is_clean
@@ -231,108 +224,6 @@ def test_a_pack_with_wrong_rows_is_not_called_repaired(copied: SmallHub) -> None
         assert [code for code, _ in done.found] == ["pack_index"]
         assert (done.restored.packs_from_copies, pack_states(copied.reg)) == (0, {"live"})
         assert findings(copied.reg) == {("pack", "pack_index"): "open"}
-
-
-def test_a_late_deletion_of_an_earlier_copy_leaves_the_next_one(
-    copied: SmallHub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The next copy comes between the deleter's question for a row and its deletion."""
-    reg, pack = copied.reg, copied.pack_of("ann/base")
-    with deletions_held(reg):
-        drop_copy(reg, pack)
-        remove = reg.store.inner.delete_together
-
-        def copy_first(keys: Collection[str]) -> None:
-            assert make_copy(reg, pack)
-            remove(keys)
-
-        monkeypatch.setattr(reg.store.inner, "delete_together", copy_first)
-    monkeypatch.undo()
-    assert copies(reg) == {pack: "live"}
-    assert [item.key for item in reg.store.list("copies/")] == [copy_key_of(reg, pack)]
-    assert scrubbed(reg).n_found == 0
-    assert is_clean(reg)
-
-
-def test_gc_deletes_an_unknown_copy_and_leaves_one_that_is_made_meanwhile(
-    copied: SmallHub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reg, pack = copied.reg, copied.pack_of("ann/base")
-    with reg.db.write() as session:  # as an old database over newer objects has it
-        session.execute(delete(PackCopy))
-    plan = plan_gc(reg)
-    [unknown] = plan.unknown
-    remove = reg.store.inner.delete_together
-
-    def copy_first(keys: Collection[str]) -> None:
-        if unknown.id in keys:
-            assert make_copy(reg, pack)
-        remove(keys)
-
-    monkeypatch.setattr(reg.store.inner, "delete_together", copy_first)
-    assert apply_gc(reg, plan, delete_unknown=True).unknown == 1
-    monkeypatch.undo()
-    assert copies(reg) == {pack: "live"}
-    assert is_clean(reg)
-
-
-def test_a_second_deleter_leaves_the_row_of_the_next_copy(
-    copied: SmallHub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reg, pack = copied.reg, copied.pack_of("ann/base")
-    remove = reg.store.inner.delete_together
-
-    def slowly(keys: Collection[str]) -> None:
-        monkeypatch.undo()
-        remove(keys)
-        drop_copy(reg, pack)
-        assert make_copy(reg, pack)
-
-    monkeypatch.setattr(reg.store.inner, "delete_together", slowly)
-    drop_copy(reg, pack)
-    assert copies(reg) == {pack: "live"}
-    assert is_clean(reg)
-
-
-def test_a_copy_that_is_begun_again_is_not_abandoned(
-    hub: SmallHub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reg, pack = hub.reg, hub.pack_of("ann/base")
-    begun = utc_now() - timedelta(days=2)
-    with reg.db.write() as session:  # its first writer was killed two days ago
-        row = PackCopy(pack_id=pack, id="ab" * 16, state="writing", size=1, created_at=begun)
-        session.add(row)
-    assert leftover_copies_of(reg) == [pack]
-    put, left = reg.store.inner.put, [pack]
-
-    def put_slowly(key: str, chunks: Iterable[Buffer]) -> None:
-        left[:] = leftover_copies_of(reg)
-        put(key, chunks)
-
-    monkeypatch.setattr(reg.store.inner, "put", put_slowly)
-    assert make_copy(reg, pack)
-    assert (left, copies(reg)) == ([], {pack: "live"})
-
-
-def test_a_copy_that_is_dropped_while_it_is_written_leaves_no_object(
-    hub: SmallHub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reg, pack = hub.reg, hub.pack_of("ann/base")
-    put = reg.store.inner.put
-
-    def put_slowly(key: str, chunks: Iterable[Buffer]) -> None:
-        drop_copy(reg, pack)
-        put(key, chunks)
-
-    monkeypatch.setattr(reg.store.inner, "put", put_slowly)
-    assert not make_copy(reg, pack)
-    assert list(reg.store.list("copies/")) == []
-    assert is_clean(reg)
-
-
-def leftover_copies_of(reg: Registry) -> list[str]:
-    with reg.db.read() as session:
-        return [pack for pack, _ in leftover_copies(session)]
 
 
 def killed(hub: SmallHub, failpoint: str, *words: str, dependents: int = 1) -> bool:
