@@ -58,6 +58,7 @@ def upgrade() -> None:
     op.create_table(
         "pack_copies",
         sa.Column("pack_id", sa.String(32), sa.ForeignKey("packs.id"), primary_key=True),
+        sa.Column("id", sa.String(32), nullable=False, unique=True),
         sa.Column("state", sa.String(16), nullable=False),
         sa.Column("size", sa.BigInteger(), nullable=False),
         sa.Column("created_at", MOMENT, nullable=False),

@@ -23,7 +23,6 @@ from deltahub.registry.losses.presence import StoreSeemsAway
 from deltahub.registry.maintenance.fsck.repair import repair
 from deltahub.registry.maintenance.scrub.pace import Pace
 from deltahub.registry.maintenance.scrub.run import Scrub
-from deltahub.registry.storage.base import StoreUnavailable
 from deltahub.registry.storage.keys import landing_key, pack_key
 from support.registry.collecting import age_everything, collect, is_clean
 from support.registry.ingested import push_ingested
@@ -36,6 +35,7 @@ from support.registry.scrubbing import (
     pack_states,
     proofs,
     scrubbed,
+    unreadable,
     uploads,
 )
 from support.registry.small_hub import BASE, NOTES, PATH, TUNE, SmallHub, contents
@@ -211,25 +211,16 @@ def test_a_store_that_is_away_does_not_look_like_loss(hub: SmallHub) -> None:
 
 
 def test_an_object_that_the_disk_cannot_read_is_a_finding_and_the_rest_goes_on(
-    hub: SmallHub, monkeypatch: pytest.MonkeyPatch
+    hub: SmallHub,
 ) -> None:
     pack = hub.pack_of("ann/base")
-    bad = pack_key(pack)
-    read = hub.reg.store.inner.get_into
-
-    def get_into(key: str, start: int, out: memoryview) -> None:
-        if key == bad:
-            raise StoreUnavailable(f"{key}: Input/output error")
-        read(key, start, out)
-
-    monkeypatch.setattr(hub.reg.store.inner, "get_into", get_into)
     with hub.reg.db.write() as session:
         past = utc_now() - timedelta(days=1)
         session.execute(update(Pack).where(Pack.id == pack).values(created_at=past))
-    done = scrubbed(hub.reg)
+    with unreadable(pack_key(pack)):
+        done = scrubbed(hub.reg)
     assert (done.proved, [code for code, _ in done.found]) == (2, ["object_unreadable"])
     assert pack_states(hub.reg) == {"live"}
-    monkeypatch.undo()
     scrubbed(hub.reg)
     assert set(findings(hub.reg).values()) == {"repaired"}
 

@@ -1,6 +1,12 @@
 """Scrubs a registry, damages its objects, and gives its packs second copies."""
 
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
+from typing import Any
+from unittest.mock import patch
 
 from sqlalchemy import select
 
@@ -9,6 +15,7 @@ from deltahub.registry.db.models import Landing, Pack, Tensor, utc_now
 from deltahub.registry.db.tables.scrub import FoundDamage, PackCopy, Proof
 from deltahub.registry.maintenance.scrub.pace import Pace
 from deltahub.registry.maintenance.scrub.run import Outcome, Scrub
+from deltahub.registry.storage.keys import second_copy_key
 from support.registry.small_hub import contents
 
 
@@ -55,6 +62,26 @@ def copies(reg: Registry) -> dict[str, str]:
     """Pack -> state of its second copy."""
     with reg.db.read() as session:
         return {row.pack_id: row.state for row in session.scalars(select(PackCopy))}
+
+
+def copy_key_of(reg: Registry, pack_id: str) -> str:
+    """The key of a pack's second copy."""
+    with reg.db.read() as session:
+        return second_copy_key(session.get_one(PackCopy, pack_id).id)
+
+
+@contextmanager
+def unreadable(*keys: str) -> Iterator[None]:
+    """A context in which the disk fails to read these objects, as a bad sector does."""
+    read = os.open
+
+    def open_(path: Any, *args: Any, **options: Any) -> int:
+        if isinstance(path, str) and path.endswith(keys):
+            raise OSError(errno.EIO, "Input/output error")
+        return read(path, *args, **options)
+
+    with patch.object(os, "open", open_):
+        yield
 
 
 def pack_states(reg: Registry) -> set[str]:

@@ -10,7 +10,7 @@ from deltahub.registry.db.tables.scrub import PackCopy, Proof
 from deltahub.registry.errors import RegistryError
 from deltahub.registry.losses import findings
 from deltahub.registry.storage.base import ObjectNotFound
-from deltahub.registry.storage.keys import copy_key
+from deltahub.registry.storage.keys import second_copy_key
 
 if TYPE_CHECKING:
     from deltahub.registry.registry import Registry
@@ -23,17 +23,23 @@ AT_ONCE: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 def is_there(reg: "Registry", pack_id: str) -> bool:
     """Whether the pack has a finished second copy, as far as the database knows."""
+    return key_of(reg, pack_id) is not None
+
+
+def key_of(reg: "Registry", pack_id: str) -> str | None:
+    """The key of the pack's finished second copy; None without one."""
     with reg.db.read() as session:
         copy = session.get(PackCopy, pack_id)
-    return copy is not None and copy.state == "live"
+    return second_copy_key(copy.id) if copy is not None and copy.state == "live" else None
 
 
 def is_whole(reg: "Registry", pack_id: str, size: int) -> bool:
     """Whether the pack has a second copy of `size` bytes in the store, from which readers read."""
-    if not is_there(reg, pack_id):
+    key = key_of(reg, pack_id)
+    if key is None:
         return False
     try:
-        return reg.store.size(copy_key(pack_id)) == size
+        return reg.store.size(key) == size
     except ObjectNotFound:
         return False
 

@@ -42,7 +42,7 @@ def has_row(session: Session, key: str) -> bool:
     if key.startswith(PACKS):
         return session.get(Pack, row_id) is not None
     if key.startswith(COPIES):
-        return session.get(PackCopy, row_id) is not None
+        return session.scalar(select(PackCopy.id).where(PackCopy.id == row_id)) is not None
     if key.startswith(XORBS):
         return session.get(Xorb, row_id) is not None
     return key.startswith(LANDINGS) and session.get(Landing, row_id) is not None

@@ -16,7 +16,7 @@ from deltahub.registry.packs.block_cache import ByteCache
 from deltahub.registry.packs.buffers import allocate_buffer
 from deltahub.registry.packs.locations import FrameLocation
 from deltahub.registry.storage.base import ObjectNotFound, ShortObject
-from deltahub.registry.storage.keys import copy_key, pack_key
+from deltahub.registry.storage.keys import pack_key
 
 if TYPE_CHECKING:
     from deltahub.registry.registry import Registry
@@ -147,7 +147,8 @@ class FrameReader:
 
     def _key(self, location: FrameLocation) -> str:
         if self._copied and self._is_copied(location.pack_id, location.offset):
-            return copy_key(location.pack_id)
+            copy = second_copies.key_of(self._registry, location.pack_id)
+            return copy or pack_key(location.pack_id)
         return pack_key(location.pack_id)
 
     def reread(self, frame: OpenFrame) -> OpenFrame:

@@ -31,9 +31,9 @@ def xorb_key(xorb_id: str) -> str:
     return f"{XORBS}{_checked_id(xorb_id)[:2]}/{xorb_id}"
 
 
-def copy_key(pack_id: str) -> str:
-    """The key of a pack's second copy."""
-    return f"{COPIES}{_checked_id(pack_id)[:2]}/{pack_id}"
+def second_copy_key(copy_id: str) -> str:
+    """The key of a second copy, by its own random id: a later copy of the pack has another key."""
+    return f"{COPIES}{_checked_id(copy_id)[:2]}/{copy_id}"
 
 
 @lru_cache(1024)  # reads use the same few packs again and again

@@ -85,7 +85,8 @@ class DeferringStore(ForwardingStore):
 
         is_needed(session, key): whether a row has this object. It is then not deleted, and whoever
         removes the row deletes it. An object without a row gets none again, because rows come
-        before their objects and ids are random, so it may be deleted after the question.
+        before their objects and each object's key has a random id of its own (a second copy's,
+        too), so it may be deleted after the question.
         """
         n_deleted = 0
         while True:

@@ -43,6 +43,10 @@ class PackCopy(Base):
 
     __tablename__ = "pack_copies"
     pack_id: Mapped[str] = mapped_column(ForeignKey("packs.id"), primary_key=True)
+    # Random, part of the object's key: whoever deletes the object of an earlier copy late does not
+    # delete this one's.
+    id: Mapped[str] = mapped_column(String(32), unique=True)
     state: Mapped[str] = mapped_column(String(16))  # writing | live | condemned
     size: Mapped[int] = mapped_column(BigInteger)
+    # When its writer began; a later writer that goes on renews it.
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=utc_now)

@@ -5,17 +5,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from sqlalchemy import select
+from sqlalchemy import and_, select
 from sqlalchemy.orm import Session
 
 from deltahub.registry.db.models import Landing, Pack, Xorb
+from deltahub.registry.db.tables.scrub import PackCopy
 from deltahub.registry.maintenance.backup.proofs import (
     Blake3Proof,
     Proof,
     Sha256Proof,
     XorbProof,
 )
-from deltahub.registry.storage.keys import copy_key, landing_key, pack_key, xorb_key
+from deltahub.registry.storage.keys import landing_key, pack_key, second_copy_key, xorb_key
 from deltahub.registry.xet.xorb import XorbIndex
 
 _PAGE: Final = 200
@@ -61,12 +62,16 @@ def _landings(session: Session) -> Iterator[NamedObject]:
 
 def _packs(session: Session) -> Iterator[NamedObject]:
     last = ""
-    query = select(Pack.id, Pack.size, Pack.hash).where(Pack.state.in_(("live", "damaged")))
+    query = (
+        select(Pack.id, Pack.size, Pack.hash, PackCopy.id)
+        .outerjoin(PackCopy, and_(PackCopy.pack_id == Pack.id, PackCopy.state == "live"))
+        .where(Pack.state.in_(("live", "damaged")))
+    )
     while page := session.execute(query.where(Pack.id > last).order_by(Pack.id).limit(_PAGE)).all():
-        for last, size, digest in page:
+        for last, size, digest, copy_id in page:
             proof = partial(Blake3Proof, None if digest is None else digest.hex())
             # Without a hash nothing would prove that a second copy is right.
-            second = None if digest is None else copy_key(last)
+            second = second_copy_key(copy_id) if copy_id and digest else None
             yield NamedObject(pack_key(last), size, "pack", last, proof, second)
 
 

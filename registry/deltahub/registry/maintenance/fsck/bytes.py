@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Iterator
-from contextlib import suppress
 
 from blake3 import blake3
 from sqlalchemy import select
@@ -24,7 +23,7 @@ from deltahub.registry.packs.locations import TensorLocation, bases_of
 from deltahub.registry.registry import Registry
 from deltahub.registry.replicas.copies import is_right
 from deltahub.registry.storage.base import ObjectNotFound, StoreError, StoreUnavailable
-from deltahub.registry.storage.keys import copy_key, landing_key
+from deltahub.registry.storage.keys import landing_key, second_copy_key
 from deltahub.registry.xet.hashes import to_text
 from deltahub.registry.xet.receive_xorb import root_in_store
 from deltahub.registry.xet.xorb import XorbIndex
@@ -88,16 +87,22 @@ def check_copies(reg: Registry) -> Findings:
     """Check that each second copy has the BLAKE3 of its pack's row."""
     with reg.db.read() as session:
         rows = session.execute(
-            select(PackCopy.pack_id, PackCopy.size, Pack.hash)
+            select(PackCopy.pack_id, PackCopy.id, PackCopy.size, Pack.hash)
             .join(Pack, Pack.id == PackCopy.pack_id)
             .where(PackCopy.state == "live")
         ).all()
-    for pack_id, size, digest in rows:
-        with suppress(StoreError):  # check_objects reports it, or the copy was just deleted
-            is_whole = reg.store.size(copy_key(pack_id)) == size
-            if is_whole and digest is not None and not is_right(reg, copy_key(pack_id), digest):
+    for pack_id, copy_id, size, digest in rows:
+        key = second_copy_key(copy_id)
+        try:
+            is_whole = reg.store.size(key) == size
+            if is_whole and digest is not None and not is_right(reg, key, digest):
                 text = f"the second copy of pack {pack_id} has other bytes than the pack had"
                 yield Finding("copy_hash", pack_id, text)
+        except StoreUnavailable as exc:
+            text = f"the second copy of pack {pack_id}: {exc}"
+            yield Finding("object_unreadable", pack_id, text)
+        except StoreError:
+            continue  # check_objects reports it, or the copy was just deleted
 
 
 def check_tensors(reg: Registry, reader: FileReader) -> Findings:

@@ -12,7 +12,7 @@ from deltahub.registry.maintenance.fsck.findings import Finding, Findings, code_
 from deltahub.registry.maintenance.object_rows import hub_objects, is_known
 from deltahub.registry.registry import Registry
 from deltahub.registry.storage.base import ObjectNotFound, StoreError
-from deltahub.registry.storage.keys import copy_key, landing_key, pack_key, xorb_key
+from deltahub.registry.storage.keys import landing_key, pack_key, second_copy_key, xorb_key
 
 
 def check_objects(reg: Registry) -> Findings:
@@ -24,7 +24,7 @@ def check_objects(reg: Registry) -> Findings:
         packs = session.execute(select(Pack.id, Pack.size, Pack.state)).all()
         landings = session.execute(select(Landing.id, Landing.size, Landing.state)).all()
         xorbs = session.execute(select(Xorb.id, Xorb.size, Xorb.state)).all()
-        copies = session.execute(select(PackCopy.pack_id, PackCopy.size, PackCopy.state)).all()
+        copies = session.scalars(select(PackCopy)).all()
     for pack_id, size, state in packs:
         found = sizes.pop(pack_key(pack_id), None)
         if state == "live" and found != size:
@@ -37,10 +37,10 @@ def check_objects(reg: Registry) -> Findings:
         found = sizes.pop(xorb_key(xorb_id), None)
         if state == "live" and found != size:
             yield from _check_xorb(reg, xorb_id)
-    for pack_id, size, state in copies:
-        found = sizes.pop(copy_key(pack_id), None)
-        if state == "live" and found != size:
-            yield from _check_copy(reg, pack_id)
+    for copy in copies:
+        found = sizes.pop(second_copy_key(copy.id), None)
+        if copy.state == "live" and found != copy.size:
+            yield from _check_copy(reg, copy)
     for key, size in sizes.items():
         yield from _check_unknown(reg, key, size)
 
@@ -122,11 +122,11 @@ def _check_pack(reg: Registry, pack_id: str) -> Findings:
         yield Finding("pack_size", pack_id, text)
 
 
-def _check_copy(reg: Registry, pack_id: str) -> Findings:
-    found = stored_size(reg, copy_key(pack_id))
+def _check_copy(reg: Registry, copy: PackCopy) -> Findings:
+    found, pack_id = stored_size(reg, second_copy_key(copy.id)), copy.pack_id
     with reg.db.read() as session:
         row = session.get(PackCopy, pack_id)
-    if row is None or row.state != "live" or row.size == found:
+    if row is None or row.id != copy.id or row.state != "live" or row.size == found:
         return
     if found is None:
         yield Finding("copy_missing", pack_id, f"the second copy of pack {pack_id} is gone")

@@ -19,7 +19,7 @@ from deltahub.registry.db.models import (
     Pack,
     Tensor,
 )
-from deltahub.registry.errors import DataLost
+from deltahub.registry.errors import DataLost, Unavailable
 from deltahub.registry.failpoints import reached
 from deltahub.registry.landings.reader import hashes_of
 from deltahub.registry.losses import findings
@@ -37,7 +37,12 @@ from deltahub.registry.maintenance.fsck.judge import (
 from deltahub.registry.packs.copy import pack_chunks
 from deltahub.registry.registry import Registry
 from deltahub.registry.replicas.copies import restore_pack
-from deltahub.registry.storage.base import ObjectNotFound, ShortObject, StoreError
+from deltahub.registry.storage.base import (
+    ObjectNotFound,
+    ShortObject,
+    StoreError,
+    StoreUnavailable,
+)
 from deltahub.registry.storage.keys import landing_key, pack_key
 from deltahub.registry.uploads.landing import complete
 
@@ -110,7 +115,11 @@ class _Repair:
         with self._reg.db.read() as session:
             damaged = session.scalars(select(Landing).where(Landing.state == "damaged")).all()
         for landing in damaged:
-            hashes = hashes_of(self._reg, landing_key(landing.id), landing.size)
+            try:
+                hashes = hashes_of(self._reg, landing_key(landing.id), landing.size)
+            except (Unavailable, StoreUnavailable) as exc:
+                self.done.notes.append(f"the upload {landing.sha256} stays as it is: {exc}")
+                continue
             if hashes is None or hashes.sha256 != landing.sha256:
                 continue
             with self._reg.db.write() as session:
@@ -125,7 +134,8 @@ class _Repair:
         done = {
             pack.id
             for pack in damaged
-            if pack.hash is not None and restore_pack(self._reg, pack.id, pack.hash)
+            if pack.hash is not None
+            and restore_pack(self._reg, pack.id, pack.hash, self.done.notes)
         }
         self.done.packs_from_copies += len(done)
         with self._reg.db.write() as session:

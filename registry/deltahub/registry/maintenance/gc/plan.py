@@ -34,7 +34,13 @@ from deltahub.registry.registry import Registry
 from deltahub.registry.replicas.copies import leftover_copies
 from deltahub.registry.replicas.need import unneeded_copies
 from deltahub.registry.storage.base import ObjectNotFound, Store
-from deltahub.registry.storage.keys import copy_key, is_hub_key, landing_key, pack_key, xorb_key
+from deltahub.registry.storage.keys import (
+    is_hub_key,
+    landing_key,
+    pack_key,
+    second_copy_key,
+    xorb_key,
+)
 
 # A pack with a smaller live share than this is repacked: its live frames are copied.
 REPACK_BELOW = 0.7
@@ -341,7 +347,7 @@ def _unfinished(
 def _unknown_objects(session: Session, objects: dict[str, int]) -> Iterator[tuple[str, int]]:
     known = {pack_key(pack_id) for pack_id in session.scalars(select(Pack.id))}
     known.update(landing_key(landing_id) for landing_id in session.scalars(select(Landing.id)))
-    known.update(copy_key(pack_id) for pack_id in session.scalars(select(PackCopy.pack_id)))
+    known.update(second_copy_key(copy_id) for copy_id in session.scalars(select(PackCopy.id)))
     known.update(xorb_key(xorb_id) for xorb_id in session.scalars(select(Xorb.id)))
     known.update(session.scalars(select(DeferredDeletion.key)))
     return ((key, size) for key, size in objects.items() if key not in known)

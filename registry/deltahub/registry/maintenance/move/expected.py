@@ -18,9 +18,9 @@ from deltahub.registry.storage.keys import (
     LANDINGS,
     PACKS,
     XORBS,
-    copy_key,
     landing_key,
     pack_key,
+    second_copy_key,
     xorb_key,
 )
 from deltahub.registry.xet.hashes import Merkle, chunk_hash
@@ -87,11 +87,11 @@ def expectations(session: ReadSession, keys: Collection[str]) -> dict[str, Expec
             found[xorb_key(xorb.id)] = _of_xorb(*xorb[1:])
     for batch in batches(ids[COPIES]):
         for copy in session.execute(
-            select(Pack.id, PackCopy.state, Pack.size, Pack.hash)
-            .join(PackCopy, PackCopy.pack_id == Pack.id)
-            .where(Pack.id.in_(batch))
+            select(PackCopy.id, PackCopy.state, Pack.size, Pack.hash)
+            .join(Pack, PackCopy.pack_id == Pack.id)
+            .where(PackCopy.id.in_(batch))
         ):
-            found[copy_key(copy.id)] = _of_copy(*copy[1:])
+            found[second_copy_key(copy.id)] = _of_copy(*copy[1:])
     return found
 
 
@@ -101,7 +101,7 @@ def keys_of_rows(db: Database) -> Iterator[str]:
         (Pack.id, pack_key),
         (Landing.id, landing_key),
         (Xorb.id, xorb_key),
-        (PackCopy.pack_id, copy_key),
+        (PackCopy.id, second_copy_key),
     ):
         last = ""
         while True:

@@ -3,6 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from random import shuffle
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Select, and_, exists, func, literal, or_, select
@@ -12,6 +13,7 @@ from deltahub.registry.db.expressions import total
 from deltahub.registry.db.models import Landing, Pack, Xorb, utc_now
 from deltahub.registry.db.session import ReadSession
 from deltahub.registry.db.tables.scrub import PackCopy, Proof
+from deltahub.registry.storage.keys import landing_key, pack_key, xorb_key
 
 # A pack with a second copy, and the copy, are read as if their last check were so much longer ago,
 # because many files depend on them.
@@ -19,6 +21,8 @@ AHEAD: Final = timedelta(days=7)
 # A check that is further in the future was dated by a clock that was ahead, and does not count.
 _CLOCK_SLACK: Final = timedelta(minutes=5)
 KINDS: Final = ("pack", "copy", "landing", "xorb")
+# Of kinds whose rows have the id of their objects.
+_KEY_OF: Final = {"pack": pack_key, "landing": landing_key, "xorb": xorb_key}
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,25 @@ def oldest(
         found += [Due(kind, *row) for row in page if (kind, row[0]) not in skipped]
     found.sort(key=lambda due: due.checked_at - (AHEAD if due.is_needed_by_many else timedelta()))
     return found[:limit]
+
+
+def sample(
+    session: ReadSession, limit: int, skipped: Collection[tuple[str, str]] = ()
+) -> list[str]:
+    """The keys of up to `limit` objects that the store should have, at random.
+
+    skipped: as for oldest().
+    """
+    keys = []
+    for kind, rows in _queries(None):
+        key_of = _KEY_OF.get(kind)
+        if key_of is not None:
+            page = session.execute(
+                rows.order_by(None).order_by(func.random()).limit(limit + len(skipped))
+            )
+            keys += [key_of(row[0]) for row in page if row[1] and (kind, row[0]) not in skipped]
+    shuffle(keys)
+    return keys[:limit]
 
 
 def count(session: ReadSession, before: datetime | None = None) -> tuple[int, int]:

@@ -9,15 +9,20 @@ from deltahub.codecs.errors import CodecError
 from deltahub.registry.db.models import Frame, Landing, Pack, Tensor, Xorb
 from deltahub.registry.db.tables.scrub import PackCopy
 from deltahub.registry.downloads.file_reader import FileReader
-from deltahub.registry.errors import RegistryError
+from deltahub.registry.errors import RegistryError, Unavailable
 from deltahub.registry.landings.reader import hashes_of
 from deltahub.registry.maintenance.fsck.bytes import check_tensor
 from deltahub.registry.maintenance.fsck.findings import Finding
 from deltahub.registry.maintenance.fsck.objects import check_index, stored_size
 from deltahub.registry.registry import Registry
 from deltahub.registry.replicas.copies import is_right
-from deltahub.registry.storage.base import ObjectNotFound, ShortObject, StoreError
-from deltahub.registry.storage.keys import copy_key, landing_key, pack_key, xorb_key
+from deltahub.registry.storage.base import (
+    ObjectNotFound,
+    ShortObject,
+    StoreError,
+    StoreUnavailable,
+)
+from deltahub.registry.storage.keys import landing_key, pack_key, second_copy_key, xorb_key
 from deltahub.registry.xet.hashes import to_text
 from deltahub.registry.xet.receive_xorb import root_in_store
 from deltahub.registry.xet.xorb import XorbIndex
@@ -59,7 +64,10 @@ def _pack(reg: Registry, pack_id: str) -> Proved | None:
         return Proved(Finding("pack_size", pack_id, text))
     if not is_right(reg, pack_key(pack_id), pack.hash):
         return Proved(Finding("pack_hash", pack_id, f"the bytes of pack {pack_id} have changed"))
-    return Proved(next(check_index(reg, pack_id, pack.size), None))
+    damage = next(check_index(reg, pack_id, pack.size), None)
+    if damage is not None and damage.code == "object_unreadable":
+        raise StoreUnavailable(damage.text)
+    return Proved(damage)
 
 
 def _copy(reg: Registry, pack_id: str) -> Proved | None:
@@ -67,14 +75,15 @@ def _copy(reg: Registry, pack_id: str) -> Proved | None:
         copy, pack = session.get(PackCopy, pack_id), session.get(Pack, pack_id)
     if copy is None or copy.state != "live" or pack is None or pack.hash is None:
         return None
-    found = stored_size(reg, copy_key(pack_id))
+    key = second_copy_key(copy.id)
+    found = stored_size(reg, key)
     if found is None:
         text = f"the second copy of pack {pack_id} is gone"
         return Proved(Finding("copy_missing", pack_id, text))
     if found != pack.size:
         text = f"the second copy of pack {pack_id} has {found} bytes, not {pack.size}"
         return Proved(Finding("copy_size", pack_id, text))
-    if not is_right(reg, copy_key(pack_id), pack.hash):
+    if not is_right(reg, key, pack.hash):
         text = f"the second copy of pack {pack_id} has other bytes than the pack had"
         return Proved(Finding("copy_hash", pack_id, text))
     return Proved(None)
@@ -93,7 +102,12 @@ def _landing(reg: Registry, landing_id: str) -> Proved | None:
     if found != landing.size:
         text = f"the upload {sha256} has {found} bytes; its row says {landing.size}"
         return Proved(Finding("landing_size", landing_id, text))
-    hashes = hashes_of(reg, landing_key(landing_id), landing.size)
+    try:
+        hashes = hashes_of(reg, landing_key(landing_id), landing.size)
+    except Unavailable as exc:
+        if isinstance(exc.__cause__, StoreUnavailable):  # not the database
+            raise exc.__cause__ from None
+        raise
     if hashes is None or hashes.sha256 != sha256:
         text = f"the upload {sha256} now reads as {hashes.sha256 if hashes else 'nothing'}"
         return Proved(Finding("landing_hash", landing_id, text))

@@ -73,6 +73,8 @@ class Restorer:
             mark_damaged(self._reg, object_id, damage.text, is_gone=is_gone)
             return
         note(self._reg, kind, damage)
+        if damage.code == "pack_index":
+            return  # the pack's bytes are right, so its rows are wrong: no bytes mend that
         if kind == "pack":
             self._restore_pack(object_id, damage)
         elif kind == "copy":
@@ -124,7 +126,7 @@ class Restorer:
             pack = session.get(Pack, pack_id)
         if pack is None or pack.hash is None:
             return
-        if copies.restore_pack(self._reg, pack_id, pack.hash):
+        if copies.restore_pack(self._reg, pack_id, pack.hash, self.done.notes):
             self.done.packs_from_copies += 1
             with self._reg.db.write() as session:
                 copies.note_proved(session, "copy", pack_id, "read")
@@ -134,10 +136,9 @@ class Restorer:
         is_missing = damage.code == "pack_missing"
         if is_missing:
             self._check_store(pack_id)
-        if damage.code != "pack_index":  # the bytes are right, so the rows are wrong: see fsck
-            self._mark(pack_id, damage.code, is_missing=is_missing)
+        self._mark(pack_id, is_missing=is_missing)
 
-    def _mark(self, pack_id: str, code: str, *, is_missing: bool) -> None:
+    def _mark(self, pack_id: str, *, is_missing: bool) -> None:
         with self._reg.db.write() as session:
             named = "pack_missing" if is_missing else "pack_hash"
             tensors = mark_packs(session, [pack_id], named)
@@ -190,7 +191,10 @@ class Restorer:
         reader.marks_damage = False
         for page in batches(tensor_ids, _PAGE):
             before = self._n_lost(page)
-            store_again(self._reg, reader, self._twins(reader, page))
+            try:
+                store_again(self._reg, reader, self._twins(reader, page))
+            except copies.PASSING as exc:
+                self.done.notes.append(f"some lost tensors are not stored again now: {exc}")
             self.done.tensors_from_elsewhere += before - self._n_lost(page)
 
     def _n_lost(self, tensor_ids: list[int]) -> int:
@@ -229,11 +233,10 @@ class Restorer:
         if pack is None or pack.hash is None:
             return
         try:
-            copies.restore_copy(self._reg, pack_id, pack.hash)
-        except copies.WrongBytes as exc:  # the pack is damaged, too, which its own proof finds
+            self.done.copies += copies.restore_copy(self._reg, pack_id, pack.hash)
+        # WrongBytes: the pack is damaged, too, which its own proof finds.
+        except (copies.WrongBytes, *copies.PASSING) as exc:
             self.done.notes.append(f"the second copy of pack {pack_id} stays as it is: {exc}")
-        else:
-            self.done.copies += 1
 
     def _drop_xorb(self, xorb_id: str) -> None:
         """Forget a damaged xorb, and let its clients forget that they have sent it."""

@@ -17,23 +17,25 @@ from deltahub.registry.db.integrity import file_damage
 from deltahub.registry.db.models import Landing, Pack, Xorb, utc_now
 from deltahub.registry.db.session import WriteSession
 from deltahub.registry.db.tables.scrub import PackCopy, Proof
-from deltahub.registry.errors import DataLost
+from deltahub.registry.errors import DataLost, StorageFull
 from deltahub.registry.losses import findings
 from deltahub.registry.losses.presence import StoreSeemsAway
 from deltahub.registry.maintenance.fsck.findings import Finding
-from deltahub.registry.maintenance.scrub.due import Due, oldest
+from deltahub.registry.maintenance.scrub.due import Due, oldest, sample
 from deltahub.registry.maintenance.scrub.pace import Pace, Stopped, paced
 from deltahub.registry.maintenance.scrub.prove import Proved, decode, prove
 from deltahub.registry.maintenance.scrub.restore import Restored, Restorer, note
 from deltahub.registry.registry import Registry
 from deltahub.registry.replicas import copies, need
-from deltahub.registry.storage.base import StoreUnavailable
+from deltahub.registry.storage.base import ObjectNotFound, ShortObject, StoreFull, StoreUnavailable
 
 log = logging.getLogger(__name__)
 
 PAGE: Final = 100
-# So many objects in a row that the store fails to read mean that it is away.
+# After so many objects in a row that the store fails to read, others are asked for.
 MOST_FAILURES: Final = 3
+# Of so many others the store gives none if it is away.
+PROBES: Final = 6
 # Findings that an outcome lists; the table has all.
 MOST_LISTED: Final = 1000
 
@@ -56,7 +58,7 @@ class Outcome:
 
 class Scrub:
     """One scrub. repair: also put back or mark what is damaged. decode: also decode every frame of
-    the packs. Memory: a few parts of 4 MiB, and 100 bytes an object whose reading fails.
+    the packs. Memory: a few parts of 4 MiB.
     """
 
     def __init__(
@@ -80,7 +82,7 @@ class Scrub:
         self._is_database_right = False  # as far as was looked
         self._restorer = Restorer(self._reg)
         self.done.restored = self._restorer.done
-        # Objects that the store failed to read, and those of them since the last success.
+        # Objects to leave out: read in vain since the last success, or gone since they were listed.
         self._failed: dict[tuple[str, str], None] = {}
         self._row: list[tuple[Due, StoreUnavailable]] = []
 
@@ -99,22 +101,17 @@ class Scrub:
         """
         end = None if limit_s is None else time.monotonic() + limit_s
         began = self._pace.n_bytes
+        before = min(before, utc_now())  # so that what is checked now is not due again
+
+        def is_at_limit() -> bool:
+            if limit_bytes is not None and self._pace.n_bytes - began >= limit_bytes:
+                return True
+            return end is not None and time.monotonic() >= end
+
         try:
-            while True:
-                with self._reg.db.read() as session:
-                    page = oldest(session, before, PAGE, self._failed)
-                if not page:
-                    self.done.is_done = True
-                    break
-                for due in page:
-                    n_read = self._pace.n_bytes - began
-                    if limit_bytes is not None and n_read >= limit_bytes:
-                        return self.done
-                    if end is not None and time.monotonic() >= end:
-                        return self.done
-                    self._pace.take(0)
-                    self._check_stop()
-                    self._check(due)
+            self.done.is_done = self._prove_due(before, is_at_limit)
+            if self._row:
+                self._settle_row()
         except Stopped:
             self.done.is_stopped = True
         return self.done
@@ -128,23 +125,54 @@ class Scrub:
             forget_proofs(session)
 
     def make_copies(self, limit: int | None = None) -> bool:
-        """Give packs that many files depend on a second copy, at most `limit`; whether all are."""
+        """Give packs that many files depend on a second copy, at most `limit`; whether no other
+        pack is left to try. A pack that cannot be copied now gets a note, and the next one a try.
+        """
         dependents = self._reg.settings.second_copy_dependents
         with self._reg.db.read() as session:
             wanted = need.packs_to_copy(session, dependents)
-        for pack_id in wanted[:limit]:
+        n_failed = 0
+        for pack_id in wanted:
+            if self.done.restored.copies == limit:
+                return False
             try:
                 self._pace.take(0)
-                self.done.restored.copies += copies.make_copy(self._reg, pack_id)
+                self._check_stop()
+                self._make_copy(pack_id)
             except Stopped:
                 self.done.is_stopped = True
                 return False
-            except copies.WrongBytes as exc:
-                log.error("pack %s gets no second copy: %s", pack_id, exc)
-                proved = prove(self._reg, "pack", pack_id)
-                if proved is not None and proved.damage is not None:
-                    self._found("pack", proved.damage)
-        return limit is None or len(wanted) <= limit
+            except copies.PASSING as exc:
+                log.warning("pack=%s gets no second copy now: %s", pack_id, exc)
+                text = f"pack {pack_id} gets no second copy now: {exc}"
+                self.done.restored.notes.append(text)
+                n_failed += 1
+                if isinstance(exc, StorageFull | StoreFull) or n_failed == MOST_FAILURES:
+                    return True
+        return True
+
+    def _make_copy(self, pack_id: str) -> None:
+        try:
+            self.done.restored.copies += copies.make_copy(self._reg, pack_id)
+        except copies.WrongBytes as exc:
+            log.error("pack %s gets no second copy: %s", pack_id, exc)
+            proved = prove(self._reg, "pack", pack_id)
+            if proved is not None and proved.damage is not None:
+                self._found("pack", proved.damage)
+
+    def _prove_due(self, before: datetime, is_at_limit: Callable[[], bool]) -> bool:
+        """Prove what is due; False if that ended at the limit."""
+        while True:
+            with self._reg.db.read() as session:
+                page = oldest(session, before, PAGE, self._failed)
+            if not page:
+                return True
+            for due in page:
+                if is_at_limit():
+                    return False
+                self._pace.take(0)
+                self._check_stop()
+                self._check(due)
 
     def _check(self, due: Due) -> None:
         self._progress(due)
@@ -203,19 +231,40 @@ class Scrub:
             self.done.found.append((damage.code, damage.text))
 
     def _fail(self, due: Due, exc: StoreUnavailable) -> None:
-        """Go on with other objects. If they fail, too, it is the store."""
+        """Go on with other objects. If they fail, too, it may be the store."""
+        log.warning("%s=%s cannot be read: %s", due.kind, due.id, exc)
         self._failed[due.kind, due.id] = None
         self._row.append((due, exc))
-        if len(self._row) >= MOST_FAILURES or len(self._failed) > MOST_LISTED:
+        if len(self._row) >= MOST_FAILURES:
+            self._settle_row()
+
+    def _settle_row(self) -> None:
+        """StoreSeemsAway if the store gives nothing of other objects, either."""
+        if not self._gives_others():
+            exc = self._row[-1][1]
             raise StoreSeemsAway(f"the store does not answer: {exc}") from exc
+        self._end_row()
+
+    def _gives_others(self) -> bool:
+        """Whether the store gives a byte of any of some objects that it has not failed to read."""
+        with self._reg.db.read() as session:
+            keys = sample(session, PROBES, self._failed)
+        for key in keys:
+            try:
+                self._reg.store.get_into(key, 0, memoryview(bytearray(1)))
+            except (StoreUnavailable, ObjectNotFound, ShortObject):
+                continue
+            return True
+        return False
 
     def _end_row(self) -> None:
         """The store has answered again: what it failed to read is damage of its disk."""
         for due, exc in self._row:
-            self._note_checked(due)
             damage = Finding("object_unreadable", due.id, f"{due.kind} {due.id}: {exc}")
             note(self._reg, due.kind, damage)
             self._list(damage)
+            self._note_checked(due)  # so it is not due any more
+            self._failed.pop((due.kind, due.id), None)
         self._row.clear()
 
     def _note_checked(self, due: Due) -> None:
