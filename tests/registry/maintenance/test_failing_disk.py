@@ -8,7 +8,6 @@ from datetime import timedelta
 import pytest
 from click.testing import CliRunner, Result
 from sqlalchemy import select, update
-from support.registry.small_disk import SmallDisk
 
 from deltahub.registry import Registry
 from deltahub.registry.commands import scrub as command
@@ -37,6 +36,7 @@ from support.registry.scrubbing import (
     uploads,
 )
 from support.registry.small_hub import BASE, PATH, TUNE, SmallHub
+from support.stores.small_disk import SmallDisk
 
 
 @contextmanager

@@ -16,10 +16,10 @@ from deltahub.registry.maintenance.move.copier import Copier
 from deltahub.registry.replicas.copies import make_copy
 from deltahub.registry.storage.base import Buffer, ObjectInfo, Store, StoreFull
 from deltahub.registry.storage.forwarding import ForwardingStore
-from deltahub.registry.storage.keys import copy_key, landing_key, pack_key
+from deltahub.registry.storage.keys import landing_key, pack_key
 from deltahub.registry.storage.memory import MemoryStore
 from support.registry.opened import push
-from support.registry.scrubbing import flip, pack_states, scrubbed
+from support.registry.scrubbing import copy_key_of, flip, pack_states, scrubbed
 from support.registry.small_hub import TUNE, SmallHub, contents
 
 
@@ -216,7 +216,7 @@ def test_second_copies_are_found_by_their_rows(hub: SmallHub) -> None:
 
     pack = hub.pack_of("ann/base")
     assert make_copy(hub.reg, pack)
-    source, target, key = Stale(), MemoryStore(), copy_key(pack)
+    source, target, key = Stale(), MemoryStore(), copy_key_of(hub.reg, pack)
     for info in hub.reg.store.list(""):
         source.put(info.key, [bytes_in(hub.reg.store, info.key)])
     copy = copier(hub.reg, target, source)
@@ -232,7 +232,7 @@ def test_second_copies_are_found_by_their_rows(hub: SmallHub) -> None:
 def test_a_wrong_second_copy_does_not_stop_a_move_and_is_compared_again(hub: SmallHub) -> None:
     pack = hub.pack_of("ann/base")
     assert make_copy(hub.reg, pack)
-    target, key = MemoryStore(), copy_key(pack)
+    target, key = MemoryStore(), copy_key_of(hub.reg, pack)
     good = contents(hub.reg, key)
     flip(hub.reg, key)
     copy = copier(hub.reg, target)
@@ -248,13 +248,14 @@ def test_a_wrong_second_copy_does_not_stop_a_move_and_is_compared_again(hub: Sma
 def test_a_second_copy_without_use_stays_behind(hub: SmallHub) -> None:
     pack = hub.pack_of("ann/base")
     assert make_copy(hub.reg, pack)
+    key = copy_key_of(hub.reg, pack)
     with hub.reg.db.write() as session:
         session.get_one(PackCopy, pack).state = "condemned"
     target = MemoryStore()
     copy = copier(hub.reg, target)
     copy.copy_all()
-    assert copy.copied.left_behind == {copy_key(pack)}
-    assert not has(target, copy_key(pack))
+    assert copy.copied.left_behind == {key}
+    assert not has(target, key)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from deltahub.registry.maintenance.backup.restore import RestoreRefused
 from deltahub.registry.maintenance.backup.run import backup
 from deltahub.registry.maintenance.backup.snapshot import names_in
 from deltahub.registry.settings import Settings
+from deltahub.registry.storage.keys import pack_key
 from deltahub.registry.storage.local import FileStore
 from support.registry.backing_up import findings, names, restored
 from support.registry.small_hub import SmallHub
@@ -107,7 +108,7 @@ def test_nothing_is_removed_when_another_backup_wrote_to_the_place(
 def test_an_object_that_came_during_the_backup_stays(hub: SmallHub, tmp_path: Path) -> None:
     place = tmp_path / "place"
     backup(hub.reg, str(place))
-    young, old = place / "objects/packs/aa/young", place / "objects/packs/aa/old"
+    young, old = (place / "objects" / pack_key(2 * f"aa{n:014x}") for n in (1, 2))
 
     def other_machine(stage: str, n_bytes: int) -> None:
         if stage == "pack":

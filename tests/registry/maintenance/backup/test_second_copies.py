@@ -6,11 +6,11 @@ import pytest
 
 from deltahub.registry import Registry
 from deltahub.registry.maintenance.backup.run import backup
-from deltahub.registry.storage.keys import copy_key, pack_key
+from deltahub.registry.storage.keys import pack_key
 from support.registry.backing_up import findings, restored
 from support.registry.collecting import is_clean
 from support.registry.opened import caller, opened_registry
-from support.registry.scrubbing import copies, flip, scrubbed
+from support.registry.scrubbing import copies, copy_key_of, flip, scrubbed
 from support.registry.small_hub import BASE, TUNE, SmallHub
 
 
@@ -56,7 +56,7 @@ def test_a_second_copy_that_is_damaged_too_is_no_copy(
     hub: SmallHub, pack: str, tmp_path: Path
 ) -> None:
     flip(hub.reg, pack_key(pack))
-    flip(hub.reg, copy_key(pack), at=5)
+    flip(hub.reg, copy_key_of(hub.reg, pack), at=5)
     (found,) = backup(hub.reg, str(tmp_path / "place")).snapshot.findings
     assert found.code == "object_damaged"
     assert pack in found.target

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete, exists, or_, select
 
 from deltahub.registry.db.integrity import file_damage
-from deltahub.registry.db.models import Landing, Pack, Xorb, utc_now
+from deltahub.registry.db.models import Frame, Landing, Pack, Tensor, Xorb, utc_now
 from deltahub.registry.db.session import WriteSession
 from deltahub.registry.db.tables.scrub import PackCopy, Proof
 from deltahub.registry.errors import DataLost, StorageFull
@@ -194,13 +194,7 @@ class Scrub:
     def _note_right(self, due: Due, proved: Proved) -> None:
         with self._reg.db.write() as session:
             copies.note_proved(session, due.kind, due.id, "its bytes are right again")
-            is_marked = (
-                due.kind == "pack"
-                and session.scalar(
-                    select(Pack.id).where(Pack.id == due.id, Pack.state == "damaged")
-                )
-                is not None
-            )
+            is_marked = due.kind == "pack" and _has_marks(session, due.id)
         self.done.proved += 1
         self.done.proved_bytes += due.size
         if is_marked and self._is_repairing:
@@ -289,3 +283,12 @@ def forget_proofs(session: WriteSession) -> None:
             .where(Proof.kind == kind, Proof.object_id.not_in(known))
             .execution_options(synchronize_session=False)
         )
+
+
+def _has_marks(session: WriteSession, pack_id: str) -> bool:
+    """Whether the pack is marked as damaged, or a tensor in it as lost, perhaps by a reader."""
+    is_damaged = exists().where(Pack.id == pack_id, Pack.state == "damaged")
+    has_lost = exists().where(
+        Frame.pack_id == pack_id, Tensor.id == Frame.tensor_id, Tensor.lost.is_not(None)
+    )
+    return bool(session.scalar(select(or_(is_damaged, has_lost))))
