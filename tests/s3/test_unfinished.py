@@ -1,6 +1,7 @@
 """Uploads in parts that nobody finished are found, shown and ended by `deltahub gc`."""
 
 import re
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from deltahub.registry.commands.maintenance import plan_lines
 from deltahub.registry.maintenance.gc.apply import apply_gc
 from deltahub.registry.maintenance.gc.plan import plan_gc
 from deltahub.registry.storage.base import StoreUnavailable
+from deltahub.registry.storage.keys import pack_key
 from deltahub.registry.storage.s3.store import S3Store
 from support.registry.opened import opened_registry
 from support.service.s3_faults import S3Faults
@@ -71,7 +73,8 @@ def test_gc_ends_uploads_that_have_not_grown_for_a_day(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    begin_upload(service, faulty_store, "packs/ab/x")
+    begin_upload(service, faulty_store, pack_key(secrets.token_hex(16)))
+    begin_upload(service, faulty_store, "of/somebody/else")
     monkeypatch.setenv("DELTAHUB_S3_ENDPOINT", faults.endpoint)
     with opened_registry(tmp_path, store_url=store_url) as reg:
         young = plan_gc(reg)
@@ -84,7 +87,7 @@ def test_gc_ends_uploads_that_have_not_grown_for_a_day(
         assert [put.size_bytes for put in old.unfinished] == [2 * len(PART)]
         assert old.freed_bytes == 2 * len(PART)
         assert apply_gc(reg, old).unfinished == 1
-        assert list(reg.store.unfinished()) == []
+        assert [put.key for put in reg.store.unfinished()] == ["of/somebody/else"]
 
 
 def test_a_failed_put_leaves_no_parts(faulty_store: S3Store, faults: S3Faults) -> None:

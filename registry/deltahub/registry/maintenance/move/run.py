@@ -185,8 +185,8 @@ def _prepared(reg: Registry, places: Places, to: str) -> tuple[Place, Store]:
         lies_in = places.current.url or reg.data_dir / OBJECTS
         if overlap(to or reg.data_dir / OBJECTS, lies_in, reg.settings.s3_endpoint):
             raise MoveRefused(
-                f"{to or FOLDER} and {places.current.name}, where the hub's objects lie, are not"
-                " apart: name a place that is not inside the other, such as another prefix"
+                f"{to or FOLDER} and {places.current.name}, where the hub's objects lie, are one"
+                " or lie one in the other: name a place apart from it, such as another prefix"
             )
         if mark is not None and mark not in known:
             raise MoveRefused(
