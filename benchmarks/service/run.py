@@ -19,8 +19,11 @@ def say(text: str) -> None:
     print(text, flush=True)
 
 
-def run_scenario(size_bytes: int, scratch_parent: Path | None) -> list[Step]:
-    """Generates a pair, sends it through a fresh hub by every door; everything is removed."""
+def run_scenario(size_bytes: int, scratch_parent: Path | None, **environment: str) -> list[Step]:
+    """Generates a pair, sends it through a fresh hub by every door; everything is removed.
+
+    environment: variables of the hub.
+    """
     need = 6 * size_bytes
     parent = scratch_parent or Path(tempfile.gettempdir())
     free = shutil.disk_usage(parent).free
@@ -29,7 +32,7 @@ def run_scenario(size_bytes: int, scratch_parent: Path | None) -> list[Step]:
     with tempfile.TemporaryDirectory(prefix="deltahub bench ", dir=scratch_parent) as name:
         scratch = Path(name)
         # The hub first: if it does not start, nobody waits for gigabytes in vain.
-        with EmbeddedHub(scratch / "data", scratch / "hub.log") as hub:
+        with EmbeddedHub(scratch / "data", scratch / "hub.log", **environment) as hub:
             say(f"generating a pair of {size_bytes / GIB:g} GiB models ...")
             pair = write_pair(scratch / "models", size_bytes)
             return Scenario(hub, pair, scratch).run(say)

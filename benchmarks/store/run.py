@@ -8,7 +8,6 @@ started again before each download, so that nothing comes from its memory.
 import argparse
 import shutil
 import statistics
-import sys
 import tempfile
 from collections import defaultdict
 from pathlib import Path
@@ -18,10 +17,7 @@ from benchmarks.hub import EmbeddedHub, run_cli, stop_in_order
 from benchmarks.memory.pair import write_pair
 from benchmarks.results_file import print_columns, write_results
 from benchmarks.store.downloads import Download, download, packs, read_alone
-
-# The tests start the same service.
-sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
-from support.service.seaweedfs import S3Service, s3_service
+from benchmarks.store.service import S3Service, s3_service
 
 MIB = 1 << 20
 BUCKET = "bench"

@@ -67,10 +67,11 @@ class S3Service:
 
 
 @contextmanager
-def s3_service() -> Iterator[S3Service]:
+def s3_service(parent: Path | None = None, volume_mib: int = 64) -> Iterator[S3Service]:
     """The service that TEST_S3_ENDPOINT names, else a SeaweedFS that runs until the end.
 
     TEST_S3_BUCKET names a bucket that is there, for credentials that may not create one.
+    parent: where the folder of its data is made.
     """
     named = os.environ.get("TEST_S3_ENDPOINT")
     if named:
@@ -80,8 +81,8 @@ def s3_service() -> Iterator[S3Service]:
             service.make_bucket(service.bucket)
         yield service
         return
-    with TemporaryDirectory() as folder:
-        server = SeaweedFS(Path(folder))
+    with TemporaryDirectory(dir=parent) as folder:
+        server = SeaweedFS(Path(folder), volume_mib=volume_mib)
         try:
             yield server.start()
         finally:
@@ -95,10 +96,14 @@ class SeaweedFS:
     fsync by itself.
     """
 
-    def __init__(self, folder: Path, ports: Sequence[int] = ()) -> None:
-        """ports: of an earlier server on this folder; by default free ones."""
+    def __init__(self, folder: Path, ports: Sequence[int] = (), *, volume_mib: int = 64) -> None:
+        """ports: of an earlier server on this folder; by default free ones.
+
+        volume_mib: size of each of its 300 volumes.
+        """
         self.folder = folder
         self.ports = [*ports] or _free_ports(4)
+        self._volume_mib = volume_mib
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> S3Service:
@@ -118,7 +123,8 @@ class SeaweedFS:
             f"-master.port={master}", f"-volume.port={volume}", f"-filer.port={filer}",
             "-s3", f"-s3.port={s3}", "-s3.port.iceberg=0", "-s3.port.lance=0",
             f"-s3.config={folder / 's3.json'}",
-            "-master.volumeSizeLimitMB=64", "-volume.max=300", "-master.telemetry=false",
+            f"-master.volumeSizeLimitMB={self._volume_mib}", "-volume.max=300",
+            "-master.telemetry=false",
             # With its old state the master waits 10 s for itself. The volumes know all of it.
             "-master.resumeState=false",
         ]  # fmt: skip

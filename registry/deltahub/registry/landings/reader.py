@@ -37,8 +37,9 @@ class LandingReader:
         self._size = 0
         # (number of the window, its checksums)
         self._window: tuple[int, bytes] | None = None
-        # (number of the block, its bytes): consecutive small reads read a block once.
-        self._block: tuple[int, memoryview] | None = None
+        # (number of the first block, bytes of whole blocks): consecutive small reads read a block
+        # once, and four with one request.
+        self._run: tuple[int, memoryview] | None = None
 
     def read_into(self, start: int, out: memoryview) -> None:
         """Fill all of `out` from byte `start` of the upload."""
@@ -50,7 +51,7 @@ class LandingReader:
                 n = self._run_bytes(index, view.nbytes)
                 self._read_run(index, view[:n])
             elif skipped < n_block:
-                block = self._load_block(index, n_block)
+                block = self._load_block(index)
                 n = min(view.nbytes, n_block - skipped)
                 view[:n] = block[skipped : skipped + n]
             else:
@@ -79,13 +80,17 @@ class LandingReader:
             position += piece.nbytes
             n_blocks = min(2 * n_blocks, _RUN_BLOCKS)
 
-    def _load_block(self, index: int, size: int) -> memoryview:
-        kept = self._block
-        if kept is None or kept[0] != index:
-            block = memoryview(bytearray(size))
-            self._read_block(index, block)
-            kept = self._block = (index, block)
-        return kept[1]
+    def _load_block(self, index: int) -> memoryview:
+        """The block, and in the same memory those that follow it in the kept run."""
+        kept = self._run
+        end = kept[0] + -(-kept[1].nbytes // BLOCK_BYTES) if kept is not None else 0
+        if kept is None or not kept[0] <= index < end:
+            n_blocks = _RUN_BLOCKS if kept is not None and index == end else 1
+            self._run = kept = None  # so that its memory is free
+            run = memoryview(bytearray(self._run_bytes(index, n_blocks * BLOCK_BYTES)))
+            self._read_run(index, run)
+            kept = self._run = (index, run)
+        return kept[1][(index - kept[0]) * BLOCK_BYTES :]
 
     def _block_size(self, index: int) -> int:
         self._checksum(index)

@@ -51,6 +51,8 @@ class FrameVerifier:
         self._spool = spool
         self._base_sizes = base_sizes
         self._is_private = is_private
+        # (id of an upload, its reader): the next frame often begins in the block where one ends.
+        self._landing: tuple[str, LandingReader] | None = None
         self._threads = reg.settings.codec_threads
         self._effort = reg.settings.effort
 
@@ -69,7 +71,7 @@ class FrameVerifier:
 
     def _take_frame(self, frame: UploadedFrame, digest: blake3) -> None:
         stored = bytearray(frame.length)
-        LandingReader(self._reg, frame.landing_id).read_into(frame.offset, memoryview(stored))
+        self._upload(frame.landing_id).read_into(frame.offset, memoryview(stored))
         view, body = open_frame(stored)
         self._check_segments(view)
         if self._is_private:
@@ -80,6 +82,11 @@ class FrameVerifier:
                 standalone_generation() if view.header.base is None else generation_of(self._effort)
             )
             self._spool.add(self._encode(view, body, digest), generation)
+
+    def _upload(self, landing_id: str) -> LandingReader:
+        if self._landing is None or self._landing[0] != landing_id:
+            self._landing = (landing_id, LandingReader(self._reg, landing_id))
+        return self._landing[1]
 
     def _check_segments(self, view: FrameView) -> None:
         for segment in view.header.base.segments if view.header.base is not None else ():
