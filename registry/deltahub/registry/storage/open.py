@@ -8,6 +8,7 @@ from deltahub.registry.storage.cache.object_cache import ObjectCache
 from deltahub.registry.storage.cache.store import CachedStore
 from deltahub.registry.storage.disk import Disk
 from deltahub.registry.storage.local import FileStore
+from deltahub.registry.storage.sequential import SequentialReads
 from deltahub.registry.store_url import S3Location
 
 
@@ -22,7 +23,7 @@ def open_store(
 ) -> Store:
     """The store of a URL; of "" the local one in `folder`. StoreError if it cannot be made.
 
-    cache: of packs that are read from a bucket.
+    cache: of packs that are read from a bucket, for a hub's own store.
     is_read_only: create and delete nothing. The caller puts no object.
     """
     if not url:
@@ -31,4 +32,4 @@ def open_store(
     from deltahub.registry.storage.s3.store import S3Store
 
     store = S3Store(S3Location.parse(url), settings)
-    return store if cache is None else CachedStore(store, cache)
+    return store if cache is None else SequentialReads(CachedStore(store, cache))
