@@ -1,9 +1,11 @@
 """`make demo`: train a base and three fine-tunes, push them, pull them back, prove it bit for bit.
 
-Everything lies in a temporary folder and runs on loopback; nothing stays behind.
+Then back the hub up, lose it, restore it, and prove every model again. Everything lies in a
+temporary folder and runs on loopback; nothing stays behind.
 """
 
 import argparse
+import shutil
 import sys
 import tempfile
 import time
@@ -69,6 +71,16 @@ def main() -> int:
                 hub.collect_garbage()
                 stored, metadata = hub.stored()
                 read_stored_bytes(hub, rows, scratch)
+                say("backing up, while it serves ...")
+                backup = scratch / "backup"
+                run_cli(["backup", "--to", str(backup), "--data-dir", str(hub.data_dir)], {})
+            say("losing the hub with all its data, and restoring it from the backup ...")
+            shutil.rmtree(hub.data_dir)
+            restored = scratch / "restored"
+            run_cli(["restore", "--from", str(backup), "--data-dir", str(restored)], {})
+            with EmbeddedHub(restored, log_path, token=hub.token) as hub:
+                for row in rows:
+                    pull(hub, row, scratch / "cache of a new machine")
         except HubFailed as exc:
             say(f"\nFAILED: {exc}")
             if log_path.exists():
@@ -180,7 +192,8 @@ def print_table(rows: list[Row], stored: int, metadata: int, elapsed_s: float) -
         f"{100 * stored / total:.1f} % of the files' bytes "
         f"(databases apart: {megabytes(metadata)} MB, write-ahead logs included)\n"
         f"verified {verified} of {len(rows)} models, every file's SHA-256 and every logit, "
-        f"twice each; {elapsed_s:.0f} s in all"
+        f"twice each, and once more\nafter the hub was lost and restored from its backup; "
+        f"{elapsed_s:.0f} s in all"
     )
     for row in rows:
         for fault in row.faults:
