@@ -2,8 +2,10 @@
 
 import hashlib
 import http.client
+import os
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -16,7 +18,7 @@ _READ_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Download:
-    """One download. cpu_s: of the server process, without its worker and without the bucket."""
+    """One download. cpu_s: of the process that reads, without its worker and without the bucket."""
 
     wall_s: float
     cpu_s: float
@@ -59,12 +61,24 @@ def packs(client: Any, bucket: str, prefix: str) -> dict[str, int]:
     return {item["Key"]: item["Size"] for page in pages for item in page.get("Contents", ())}
 
 
-def read_alone(client: Any, bucket: str, keys: list[str]) -> float:
-    """Seconds that boto3 alone takes to read these objects, one get_object after the other."""
-    started = time.perf_counter()
+def read_alone(client: Any, bucket: str, keys: list[str], size_bytes: int) -> Download:
+    """What boto3 alone takes to read these objects, one get_object after the other."""
+    cpu, started = cpu_s(os.getpid()), time.perf_counter()
     buffer = bytearray(_READ_BYTES)
     for key in keys:
         body = client.get_object(Bucket=bucket, Key=key)["Body"]
         while body.readinto(buffer):
             pass
-    return time.perf_counter() - started
+    return Download(time.perf_counter() - started, cpu_s(os.getpid()) - cpu, size_bytes)
+
+
+def write_alone(path: Path, size_bytes: int) -> Download:
+    """What it takes to write so many bytes to a new file, which is then deleted."""
+    piece = memoryview(os.urandom(8 * _READ_BYTES))
+    cpu, started = cpu_s(os.getpid()), time.perf_counter()
+    with path.open("xb", buffering=0) as file:
+        for start in range(0, size_bytes, len(piece)):
+            file.write(piece[: size_bytes - start])
+    written = Download(time.perf_counter() - started, cpu_s(os.getpid()) - cpu, size_bytes)
+    path.unlink()
+    return written

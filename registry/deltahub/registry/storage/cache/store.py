@@ -118,6 +118,7 @@ class CachedStore(ForwardingStore):
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
+        self._cache.close_idle()
         self.inner.close()
 
     def _is_cached(self, key: str) -> bool:
