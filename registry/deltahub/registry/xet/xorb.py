@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from deltahub.registry.errors import HashMismatch, InvalidRequest, LimitExceeded
+from deltahub.registry.storage.base import Buffer
 from deltahub.registry.xet.chunks import HEADER_BYTES, ChunkDecoder, ChunkHeader
 from deltahub.registry.xet.hashes import HASH_BYTES, Merkle, chunk_hash, to_text
 
@@ -57,6 +58,35 @@ class XorbIndex:
         """The chunks as an array with the fields hash and size."""
         fields = [("hash", f"V{HASH_BYTES}"), ("size", "<u4")]
         return np.frombuffer(self.data, np.dtype(fields))
+
+
+class RootDigest:
+    """The hash of a xorb from its stored bytes, which come piece by piece. Memory: one chunk."""
+
+    def __init__(self, index: XorbIndex) -> None:
+        self._sizes = (size for _, size in index.entries())
+        self._size = next(self._sizes, 0)
+        self._chunk = bytearray()
+        self._tree = Merkle()
+        self._is_longer = False
+
+    def update(self, data: Buffer, /) -> None:
+        view = memoryview(data).cast("B")
+        while view:
+            if not self._size:
+                self._is_longer = True
+                return
+            piece = view[: self._size - len(self._chunk)]
+            self._chunk += piece
+            view = view[piece.nbytes :]
+            if len(self._chunk) == self._size:
+                self._tree.update([(chunk_hash(self._chunk), self._size)])
+                self._chunk.clear()
+                self._size = next(self._sizes, 0)
+
+    def digest(self) -> bytes:
+        """Empty if the bytes do not end where a chunk does, or are more than the index says."""
+        return b"" if self._is_longer or self._chunk else self._tree.root()
 
 
 class XorbCheck:

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import select
 
 from deltahub.registry.catalog.repositories import delete_repository
-from deltahub.registry.db.models import XetEpoch
+from deltahub.registry.db.models import XetEpoch, Xorb
 from deltahub.registry.maintenance.backup.place import PlaceRefused
 from deltahub.registry.maintenance.backup.prune import Pruned
 from deltahub.registry.maintenance.backup.restore import RestoreRefused
@@ -15,12 +15,14 @@ from deltahub.registry.maintenance.backup.run import Outcome, backup
 from deltahub.registry.maintenance.backup.snapshot import SnapshotNotFound
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
+from deltahub.registry.storage.keys import xorb_key
 from deltahub.registry.stores.current import HalfRestored, WrongStore
 from support.registry.backing_up import findings, names, restored
 from support.registry.collecting import age_everything, collect, is_clean
 from support.registry.ingested import push_ingested, read_file
 from support.registry.opened import caller, opened_registry, push
-from support.registry.small_hub import BASE, NOTES, PATH, TUNE, SmallHub
+from support.registry.small_hub import BASE, NOTES, PATH, TUNE, SmallHub, contents
+from support.registry.xet import XorbOf, cut, send_xorb
 
 
 def back_up(hub: SmallHub, place: Path, **options: object) -> Outcome:
@@ -60,6 +62,19 @@ def test_a_second_backup_moves_only_what_is_new(hub: SmallHub, tmp_path: Path) -
     assert more.n_objects == first.n_objects + 1
     assert len(names(tmp_path / "place")) == 3
     assert findings(tmp_path / "place") == []
+
+
+def test_a_xorb_is_proved_by_its_hash(hub: SmallHub, tmp_path: Path) -> None:
+    push(hub.reg, hub.ann, "ann/xet", {"x": b"1"})
+    send_xorb(hub.reg, "ann/xet", XorbOf(cut(b"chunks of a xorb" * 10_000)))
+    assert back_up(hub, tmp_path / "place").snapshot.findings == ()
+    with hub.reg.db.read() as session:
+        key = xorb_key(session.scalars(select(Xorb.id)).one())
+    data = bytearray(contents(hub.reg, key))
+    data[70_000] ^= 1
+    hub.reg.store.put(key, [bytes(data)])
+    (found,) = back_up(hub, tmp_path / "another place").snapshot.findings
+    assert found.code == "object_damaged"
 
 
 def test_a_copy_that_was_damaged_in_the_place_is_copied_again(

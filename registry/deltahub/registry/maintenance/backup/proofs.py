@@ -7,8 +7,7 @@ from typing import Protocol
 from blake3 import blake3
 
 from deltahub.registry.storage.base import Buffer, Store
-from deltahub.registry.xet.hashes import Merkle, chunk_hash
-from deltahub.registry.xet.xorb import XorbIndex
+from deltahub.registry.xet.xorb import RootDigest, XorbIndex
 
 READ_BYTES = 4 << 20
 
@@ -64,30 +63,19 @@ class Sha256Proof(Blake3Proof):
 
 
 class XorbProof(Blake3Proof):
-    """Proves a xorb by the root of the tree over its chunks. Memory: one chunk."""
+    """Proves a xorb by the root of the tree over its chunks."""
 
     def __init__(self, root: bytes, index: XorbIndex) -> None:
         super().__init__(None)
         self._root = root
-        self._sizes = (size for _, size in index.entries())
-        self._size = next(self._sizes, 0)
-        self._chunk = bytearray()
-        self._tree = Merkle()
+        self._found = RootDigest(index)
 
     def update(self, data: Buffer) -> None:
         super().update(data)
-        view = memoryview(data).cast("B")
-        while view and self._size:
-            n = min(self._size - len(self._chunk), view.nbytes)
-            self._chunk += view[:n]
-            view = view[n:]
-            if len(self._chunk) == self._size:
-                self._tree.update([(chunk_hash(self._chunk), self._size)])
-                self._chunk = bytearray()
-                self._size = next(self._sizes, 0)
+        self._found.update(data)
 
     def is_right(self) -> bool:
-        return not self._chunk and not self._size and self._tree.root() == self._root
+        return self._found.digest() == self._root
 
 
 def pieces(store: Store, key: str, size: int) -> Iterator[memoryview]:

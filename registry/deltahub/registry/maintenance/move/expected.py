@@ -23,8 +23,7 @@ from deltahub.registry.storage.keys import (
     second_copy_key,
     xorb_key,
 )
-from deltahub.registry.xet.hashes import Merkle, chunk_hash
-from deltahub.registry.xet.xorb import XorbIndex
+from deltahub.registry.xet.xorb import RootDigest, XorbIndex
 
 # Keys of rows that one query returns.
 _PAGE: Final = 500
@@ -140,32 +139,4 @@ def _of_landing(state: str, size: int, sha256: str) -> Expected:
 
 def _of_xorb(state: str, size: int, digest: bytes, chunks: bytes) -> Expected:
     kind = _KINDS.get(state, "awaited")
-    return Expected(kind, size, digest, lambda: _XorbDigest(XorbIndex(chunks)))
-
-
-class _XorbDigest:
-    """The hash of a xorb from its stored bytes. Memory: one chunk."""
-
-    def __init__(self, index: XorbIndex) -> None:
-        self._sizes = (size for _, size in index.entries())
-        self._size = next(self._sizes, 0)
-        self._chunk = bytearray()
-        self._tree = Merkle()
-        self._is_longer = False
-
-    def update(self, data: Buffer, /) -> None:
-        view = memoryview(data).cast("B")
-        while view:
-            if not self._size:
-                self._is_longer = True
-                return
-            piece = view[: self._size - len(self._chunk)]
-            self._chunk += piece
-            view = view[piece.nbytes :]
-            if len(self._chunk) == self._size:
-                self._tree.update([(chunk_hash(self._chunk), self._size)])
-                self._chunk.clear()
-                self._size = next(self._sizes, 0)
-
-    def digest(self) -> bytes:
-        return b"" if self._is_longer or self._chunk else self._tree.root()
+    return Expected(kind, size, digest, lambda: RootDigest(XorbIndex(chunks)))
