@@ -91,3 +91,21 @@ def test_bytes_that_were_put_right_in_the_old_place_are_not_deleted_there(
         reg.store.put(key, [good])
         assert move(reg, store_url, delete_source=True).deleted == 1
         assert not old.exists()
+
+
+def test_what_was_damaged_in_the_new_place_since_the_move_keeps_its_old_bytes(
+    store_url: str, tmp_path: Path
+) -> None:
+    with opened_registry(tmp_path, read_lease_s=0) as reg:
+        hub = SmallHub(reg, caller(reg, "ann"), fill(reg, caller(reg, "ann")))
+        assert move(reg, store_url).is_done
+        key = pack_key(hub.pack_of("ann/tune"))
+        good = contents(reg, key)
+        flip(reg, key)  # nobody has noticed: the row says live
+        assert move(reg, store_url, delete_source=True).deleted == 2
+        old = reg.data_dir / "objects" / key
+        assert old.read_bytes() == good
+        reg.store.put(key, [old.read_bytes()])
+        assert move(reg, store_url, delete_source=True).deleted == 1
+        assert not old.exists()
+        assert is_clean(reg)

@@ -7,12 +7,17 @@ import pytest
 from sqlalchemy import delete
 
 from deltahub.registry import Registry
-from deltahub.registry.db.models import utc_now
+from deltahub.registry.db.models import Pack, utc_now
 from deltahub.registry.db.tables.scrub import PackCopy
 from deltahub.registry.maintenance.deletions import deletions_held
 from deltahub.registry.maintenance.gc.apply import apply_gc
 from deltahub.registry.maintenance.gc.plan import plan_gc
-from deltahub.registry.replicas.copies import drop_copy, leftover_copies, make_copy
+from deltahub.registry.replicas.copies import (
+    drop_copy,
+    leftover_copies,
+    make_copy,
+    restore_copy,
+)
 from deltahub.registry.storage.base import Buffer
 from support.registry.collecting import is_clean
 from support.registry.scrubbing import copies, copy_key_of, scrubbed
@@ -44,6 +49,25 @@ def test_a_late_deletion_of_an_earlier_copy_leaves_the_next_one(
     assert copies(reg) == {pack: "live"}
     assert [item.key for item in reg.store.list("copies/")] == [copy_key_of(reg, pack)]
     assert scrubbed(reg).n_found == 0
+    assert is_clean(reg)
+
+
+def test_a_copy_that_is_dropped_while_it_is_written_again_leaves_no_object(
+    copied: SmallHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reg, pack = copied.reg, copied.pack_of("ann/base")
+    with reg.db.read() as session:
+        digest = session.get_one(Pack, pack).hash
+    assert digest is not None
+    put = reg.store.inner.put
+
+    def drop_first(key: str, chunks: Iterable[Buffer]) -> None:
+        drop_copy(reg, pack)
+        put(key, chunks)
+
+    monkeypatch.setattr(reg.store.inner, "put", drop_first)
+    assert not restore_copy(reg, pack, digest)
+    assert list(reg.store.list("copies/")) == []
     assert is_clean(reg)
 
 

@@ -19,7 +19,9 @@ from deltahub.registry.commands import scrub as command
 from deltahub.registry.db.models import Landing, Pack, utc_now
 from deltahub.registry.db.tables.scrub import FoundDamage
 from deltahub.registry.errors import DataLost
+from deltahub.registry.landings.damage import mark_damaged
 from deltahub.registry.losses.presence import StoreSeemsAway
+from deltahub.registry.maintenance.fsck.findings import Finding
 from deltahub.registry.maintenance.fsck.repair import repair
 from deltahub.registry.maintenance.scrub.pace import Pace
 from deltahub.registry.maintenance.scrub.run import Scrub
@@ -153,6 +155,40 @@ def test_a_damaged_upload_is_marked(hub: SmallHub, how: str) -> None:
     assert names(hub.reg) == {"'new.bin' of ann/new"}
     with hub.reg.db.read() as session:
         assert session.get_one(Landing, landing).state == "damaged"
+
+
+def test_an_upload_that_was_pushed_again_since_it_was_read_is_not_marked(
+    hub: SmallHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = b"new bytes" * 999
+    push(hub.reg, hub.ann, "ann/new", {"new.bin": data})
+    [landing] = uploads(hub.reg)
+    flip(hub.reg, landing_key(landing))
+    found = Scrub._found
+
+    def pushed_first(self: Scrub, kind: str, damage: Finding) -> None:
+        mark_damaged(hub.reg, landing, "a reader met it")
+        upload(hub.reg, hub.ann, data)
+        found(self, kind, damage)
+
+    monkeypatch.setattr(Scrub, "_found", pushed_first)
+    scrubbed(hub.reg)
+    assert uploads(hub.reg) == [landing]
+    assert is_clean(hub.reg)
+
+
+def test_a_damaged_upload_whose_bytes_are_right_again_loses_its_mark(hub: SmallHub) -> None:
+    push(hub.reg, hub.ann, "ann/new", {"new.bin": b"new bytes" * 999})
+    [landing] = uploads(hub.reg)
+    flip(hub.reg, landing_key(landing))
+    assert scrubbed(hub.reg).n_found == 1
+    assert uploads(hub.reg) == []
+    flip(hub.reg, landing_key(landing))
+    done = scrubbed(hub.reg)
+    assert (done.n_found, done.restored.restored_uploads) == (0, 1)
+    assert uploads(hub.reg) == [landing]
+    assert set(findings(hub.reg).values()) == {"repaired"}
+    assert is_clean(hub.reg)
 
 
 def test_a_reader_that_meets_damage_notes_it_and_the_next_scrub_begins_there(

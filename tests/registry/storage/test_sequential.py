@@ -1,11 +1,16 @@
 """Who reads an object from front to back is read ahead of, and never gets a wrong or old byte."""
 
+import contextvars
+import threading
+import time
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from deltahub.registry import cancellation
+from deltahub.registry.errors import Cancelled
 from deltahub.registry.storage.base import ObjectNotFound, ShortObject, StoreUnavailable
 from deltahub.registry.storage.sequential import MOST_STREAMS, WINDOW_BYTES, SequentialReads
 from support.stores.cached_stores import pack
@@ -126,6 +131,62 @@ def test_errors_are_those_of_the_store(store: SequentialReads, inner: CountingSt
         read(store, 1000, 2000)
     inner.is_away = False
     assert read(store, 1000, 2000) == bytes(1000)
+
+
+def test_a_bad_range_fails_only_its_own_reads() -> None:
+    class BadSector(CountingStore):
+        is_bad = True
+
+        def get_into(self, key: str, start: int, out: memoryview) -> None:
+            if self.is_bad and start < 5000 + 4 * MIB and start + out.nbytes > 4 * MIB:
+                raise StoreUnavailable("the disk cannot read it")
+            super().get_into(key, start, out)
+
+    inner = BadSector()
+    whole = pack(1, 8 * MIB)
+    inner.put(KEY, [whole])
+    store, step = SequentialReads(inner), 64 << 10
+    failed: list[int] = []
+    for at in range(0, 8 * MIB, step):
+        try:
+            assert read(store, at, at + step) == whole[at : at + step]
+        except StoreUnavailable:
+            failed.append(at)
+    assert failed == [4 * MIB]
+    inner.is_bad = False
+    for at in range(4 * MIB, 5 * MIB, step):
+        assert read(store, at, at + step) == whole[at : at + step]
+    store.close()
+
+
+def test_what_comes_late_is_used_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a slow link a window takes longer than its bytes stay fresh."""
+    monkeypatch.setattr("deltahub.registry.storage.sequential.FRESH_S", 0.1)
+    inner = CountingStore(delay_s=0.2)
+    whole = pack(1, 4 * MIB)
+    inner.put(KEY, [whole])
+    store, step = SequentialReads(inner), 64 << 10
+    for at in range(0, 4 * MIB, step):
+        assert read(store, at, at + step) == whole[at : at + step]
+    assert len(inner.requests) <= 12
+    store.close()
+
+
+def test_who_waits_leaves_with_its_caller(store: SequentialReads, inner: CountingStore) -> None:
+    inner.put(KEY, [bytes(4 * MIB)])
+    read(store, 0, 1000)
+    inner.delay_s = 3.0
+    caller = cancellation.Cancellation()
+    began = time.monotonic()
+    threading.Timer(0.3, caller.cancel).start()
+
+    def of_caller() -> None:
+        cancellation.use(caller)
+        read(store, 1000, 2000)
+
+    with pytest.raises(Cancelled):
+        contextvars.copy_context().run(of_caller)
+    assert time.monotonic() - began < 2.0
 
 
 def test_many_readers_take_bounded_memory(store: SequentialReads, inner: CountingStore) -> None:

@@ -100,6 +100,9 @@ def restore_copy(reg: Registry, pack_id: str, digest: bytes) -> bool:
         return False
     _put(reg, key, pack_key(pack_id), digest)
     reached("copies.restored")
+    if second_copies.key_of(reg, pack_id) != key:  # gc has dropped it meanwhile
+        _delete_unless_live(reg, key.rpartition("/")[2])
+        return False
     if not is_right(reg, key, digest):
         raise WrongBytes(f"the second copy of pack {pack_id} did not come back as it was written")
     with reg.db.write() as session:

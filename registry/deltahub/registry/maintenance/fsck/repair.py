@@ -21,7 +21,6 @@ from deltahub.registry.db.models import (
 )
 from deltahub.registry.errors import DataLost, Unavailable
 from deltahub.registry.failpoints import reached
-from deltahub.registry.landings.reader import hashes_of
 from deltahub.registry.losses import findings
 from deltahub.registry.losses.marks import (
     mark_packs,
@@ -34,6 +33,7 @@ from deltahub.registry.maintenance.fsck.judge import (
     advance_epochs,
     count_lost,
 )
+from deltahub.registry.maintenance.fsck.uploads import restore_upload
 from deltahub.registry.packs.copy import pack_chunks
 from deltahub.registry.registry import Registry
 from deltahub.registry.replicas.copies import restore_pack
@@ -43,8 +43,7 @@ from deltahub.registry.storage.base import (
     StoreError,
     StoreUnavailable,
 )
-from deltahub.registry.storage.keys import landing_key, pack_key
-from deltahub.registry.uploads.landing import complete
+from deltahub.registry.storage.keys import pack_key
 
 # Tensors that are judged between two transactions.
 PAGE = 200
@@ -113,21 +112,14 @@ class _Repair:
     def restore_uploads(self) -> None:
         """Unmark the damaged uploads that are whole again: an operator has brought them back."""
         with self._reg.db.read() as session:
-            damaged = session.scalars(select(Landing).where(Landing.state == "damaged")).all()
-        for landing in damaged:
+            damaged = session.execute(
+                select(Landing.id, Landing.sha256).where(Landing.state == "damaged")
+            ).all()
+        for landing_id, sha256 in damaged:
             try:
-                hashes = hashes_of(self._reg, landing_key(landing.id), landing.size)
+                self.done.restored_uploads += restore_upload(self._reg, landing_id)
             except (Unavailable, StoreUnavailable) as exc:
-                self.done.notes.append(f"the upload {landing.sha256} stays as it is: {exc}")
-                continue
-            if hashes is None or hashes.sha256 != landing.sha256:
-                continue
-            with self._reg.db.write() as session:
-                row = session.get(Landing, landing.id)
-                if row is not None and row.state == "damaged":
-                    complete(session, row, hashes, self._reg.settings.upload_ttl_s)
-                    findings.close(session, "landing", [row.id], "its bytes are right again")
-                    self.done.restored_uploads += 1
+                self.done.notes.append(f"the upload {sha256} stays as it is: {exc}")
 
     def _put_back(self, damaged: Iterable[Pack]) -> set[str]:
         """Put damaged packs back from their second copies; returns those that are right again."""

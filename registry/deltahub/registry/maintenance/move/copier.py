@@ -41,7 +41,8 @@ class Copied:
     """What a copy did so far. damaged: objects that are not what their rows say, with the reason.
 
     left_behind: objects that no row knows, and unfinished uploads that are not whole. Objects of
-    others, whose names are not those of a hub's, are not counted.
+    others, whose names are not those of a hub's, are not counted. proved: those whose right bytes
+    were read in the target.
     """
 
     objects: int = 0
@@ -50,6 +51,7 @@ class Copied:
     already_there_bytes: int = 0
     damaged: dict[str, str] = field(default_factory=dict)
     left_behind: set[str] = field(default_factory=set)
+    proved: set[str] = field(default_factory=set)
 
 
 class Copier:
@@ -63,9 +65,7 @@ class Copier:
     ) -> None:
         self.copied = Copied()
         self.is_live = False
-        # Objects whose right bytes this copier has read in the target, and those that are there as
-        # they are in the source, which may still be put right.
-        self._done: set[str] = set()
+        # Objects that are in the target as they are in the source, which may still be put right.
         self._as_is: set[str] = set()
         self._listed: set[str] = set()
         self._db = db
@@ -82,7 +82,7 @@ class Copier:
         keys = self._keys()
         with ThreadPoolExecutor(_PARALLEL, thread_name_prefix="move") as pool:
             while batch := list(islice(keys, _BATCH)):
-                todo = [key for key in batch if key not in self._done]
+                todo = [key for key in batch if key not in self.copied.proved]
                 with self._db.read() as session:
                     expected = expectations(session, todo)
                 try:
@@ -195,7 +195,7 @@ class Copier:
         with self._counting:
             self.copied.objects += 1
             self.copied.bytes += size
-            (self._done if is_done else self._as_is).add(key)
+            (self.copied.proved if is_done else self._as_is).add(key)
 
     def _put_back(self, key: str, size: int | None, expected: Expected) -> None:
         """Give the source, which the hub still uses, the right bytes that only the target has.
@@ -225,7 +225,7 @@ class Copier:
             if size is not None and key not in self._as_is:
                 self.copied.already_there += 1
                 self.copied.already_there_bytes += size
-            (self._done if is_done else self._as_is).add(key)
+            (self.copied.proved if is_done else self._as_is).add(key)
 
     def _is_relied_on(self, key: str) -> bool:
         with self._db.read() as session:

@@ -5,7 +5,8 @@ writes as the records say: stores/places.py has their states, stores/moving.py t
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -16,7 +17,7 @@ from deltahub.registry import failpoints
 from deltahub.registry.db.columns import utc_now
 from deltahub.registry.maintenance.move.compare import are_equal, is_right, size_in
 from deltahub.registry.maintenance.move.copier import Copied, Copier
-from deltahub.registry.maintenance.move.expected import Expected, expectations
+from deltahub.registry.maintenance.move.expected import expectations
 from deltahub.registry.maintenance.object_rows import hub_objects
 from deltahub.registry.registry import Registry
 from deltahub.registry.storage.base import ObjectInfo, Store, StoreError, StoreFull
@@ -33,6 +34,8 @@ FEW_BYTES: Final = 64 << 20
 # A hub that takes in more than a pass copies is switched after this many passes all the same.
 MOST_PASSES: Final = 8
 _BATCH: Final = 256
+# Objects that are compared side by side before their copies in the old place are deleted.
+_PARALLEL: Final = 4
 _PAUSE_S: Final = 1.0
 
 Progress = Callable[[str], None]
@@ -245,31 +248,39 @@ def _delete_left(reg: Registry, moved: Moved, progress: Progress) -> None:
                 except StoreError as exc:
                     progress(f"{place.name}: nothing was deleted there ({exc})")
                     continue
-                for count in _deleted(reg, old, store):
+                for count in _deleted(reg, old, store, moved.copied.proved):
                     moved.deleted += count
                     progress(f"deleted {moved.deleted} objects")
 
 
-def _deleted(reg: Registry, old: Store, current: Store) -> Iterator[int]:
+def _deleted(
+    reg: Registry, old: Store, current: Store, proved: Collection[str] = ()
+) -> Iterator[int]:
     """Delete the objects of a store that was left; yields the numbers of deleted objects.
 
-    What the current store lacks although a row names it stays, and so does what others put there.
+    What the current store lacks although a row names it stays, what is wrong there alone, and what
+    others put here. proved: objects whose bytes were read in the current store.
     """
+
+    def is_superfluous(info: ObjectInfo) -> bool:
+        key, size = info.key, size_in(current, info.key)
+        if size is None:
+            return expected[key].kind == "unknown"
+        if expected[key].digest is None or key in proved:
+            return size == info.size
+        # The bytes there may have been damaged since the move, and these may be the last.
+        return is_right(current, key, expected[key]) or are_equal(old, current, key)
+
     infos = iter(list(hub_objects(old)))
-    while batch := list(islice(infos, _BATCH)):
-        with reg.db.read() as session:
-            expected = expectations(session, [info.key for info in batch])
-        keys = [i.key for i in batch if _is_superfluous(i, expected[i.key], old, current)]
-        old.delete_together(keys)
-        failpoints.reached("move.delete.after_objects")
-        yield len(keys)
-
-
-def _is_superfluous(info: ObjectInfo, expected: Expected, old: Store, current: Store) -> bool:
-    if expected.kind == "as_is":  # what is wrong there may be right here, at the same size
-        return is_right(current, info.key, expected) or are_equal(old, current, info.key)
-    size = size_in(current, info.key)
-    return expected.kind == "unknown" if size is None else size == info.size
+    with ThreadPoolExecutor(_PARALLEL, thread_name_prefix="move") as pool:
+        while batch := list(islice(infos, _BATCH)):
+            with reg.db.read() as session:
+                expected = expectations(session, [info.key for info in batch])
+            answers = list(pool.map(is_superfluous, batch))
+            keys = [info.key for info, answer in zip(batch, answers, strict=True) if answer]
+            old.delete_together(keys)
+            failpoints.reached("move.delete.after_objects")
+            yield len(keys)
 
 
 def _places(reg: Registry) -> Places:

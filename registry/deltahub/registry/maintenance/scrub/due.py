@@ -86,6 +86,8 @@ def _queries(before: datetime | None) -> list[tuple[str, Select[Any]]]:
         select(PackCopy.pack_id).where(PackCopy.pack_id == Pack.id, PackCopy.state == "live")
     )
     is_in_use = Pack.state.in_(("live", "damaged"))
+    # One that was marked as damaged may be right, or right again.
+    is_whole = Landing.state.in_(("complete", "damaged"))
     packs = (Pack.id, Pack.size, Pack.created_at)
     copies = (PackCopy.pack_id, PackCopy.size, PackCopy.created_at)
     landings = (Landing.id, Landing.size, Landing.created_at)
@@ -94,12 +96,7 @@ def _queries(before: datetime | None) -> list[tuple[str, Select[Any]]]:
         ("pack", _rows("pack", packs, is_in_use & ~has_copy, before, is_needed_by_many=False)),
         ("pack", _rows("pack", packs, is_in_use & has_copy, before, is_needed_by_many=True)),
         ("copy", _rows("copy", copies, PackCopy.state == "live", before, is_needed_by_many=True)),
-        (
-            "landing",
-            _rows(
-                "landing", landings, Landing.state == "complete", before, is_needed_by_many=False
-            ),
-        ),
+        ("landing", _rows("landing", landings, is_whole, before, is_needed_by_many=False)),
         ("xorb", _rows("xorb", xorbs, Xorb.state == "live", before, is_needed_by_many=False)),
     ]
 

@@ -69,7 +69,8 @@ class _PacedStore(ForwardingStore):
 def paced(reg: Registry, pace: Pace) -> Registry:
     """The registry, but what is read of its store is read at this pace.
 
-    The one place where a scrub gets its store: it must be the store itself, and no cache of it.
+    The one place where a scrub gets its store: it must be the store itself, not copies of it on
+    this machine.
     """
     twin = copy.copy(reg)
     twin.store = DeferringStore(_PacedStore(reg.store.inner, pace), reg.db)

@@ -92,7 +92,7 @@ def _copy(reg: Registry, pack_id: str) -> Proved | None:
 def _landing(reg: Registry, landing_id: str) -> Proved | None:
     with reg.db.read() as session:
         landing = session.get(Landing, landing_id)
-    if landing is None or landing.state != "complete":
+    if landing is None or landing.state not in ("complete", "damaged"):
         return None
     sha256 = landing.sha256
     found = stored_size(reg, landing_key(landing_id))

@@ -16,7 +16,7 @@ from deltahub.codecs.files.recipe import TensorRef
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.models import File, Frame, Landing, Pack, Tensor, Xorb
 from deltahub.registry.downloads.file_reader import FileReader
-from deltahub.registry.errors import DataLost
+from deltahub.registry.errors import DataLost, Unavailable
 from deltahub.registry.failpoints import reached
 from deltahub.registry.ingest.repair_tensors import store_again
 from deltahub.registry.landings.damage import mark_damaged, restore_lost
@@ -30,11 +30,13 @@ from deltahub.registry.maintenance.fsck.judge import (
     advance_epochs,
     count_lost,
 )
+from deltahub.registry.maintenance.fsck.uploads import restore_upload
+from deltahub.registry.maintenance.scrub.prove import prove
 from deltahub.registry.packs.encode import Read
 from deltahub.registry.packs.locations import TensorLocation, locate
 from deltahub.registry.registry import Registry
 from deltahub.registry.replicas import copies
-from deltahub.registry.storage.base import ObjectNotFound
+from deltahub.registry.storage.base import ObjectNotFound, StoreUnavailable
 from deltahub.registry.xet.epochs import advance_epoch
 from deltahub.registry.xet.receive_xorb import condemn
 
@@ -69,8 +71,7 @@ class Restorer:
         """Put the object back or mark it. Its finding is noted, and closed if it is put back."""
         object_id = damage.target
         if kind == "landing":
-            is_gone = damage.code != "landing_hash"
-            mark_damaged(self._reg, object_id, damage.text, is_gone=is_gone)
+            self._mark_upload(object_id)
             return
         note(self._reg, kind, damage)
         if damage.code == "pack_index":
@@ -96,6 +97,13 @@ class Restorer:
             reached("scrub.unmark.before_tensors")
         self._judge(pack_id, is_missing=False, is_damaged=False, only_lost=True)
 
+    def unmark_upload(self, landing_id: str) -> None:
+        """Take the mark from an upload whose bytes were proved, if it has one."""
+        try:
+            self.done.restored_uploads += restore_upload(self._reg, landing_id)
+        except (Unavailable, StoreUnavailable) as exc:
+            self.done.notes.append(f"the mark of upload {landing_id} stays for now: {exc}")
+
     def judge_tensors(self, tensor_ids: list[int]) -> None:
         """Mark those of these tensors that cannot be read, and store them again if possible."""
         judge = TensorJudge(self._reg, self.done, (), ())
@@ -120,6 +128,14 @@ class Restorer:
                     n_lost = select(func.count()).select_from(File).where(is_of_it)
                     self.done.files_from_uploads += session.scalar(n_lost) or 0
                     restore_lost(session, row)
+
+    def _mark_upload(self, landing_id: str) -> None:
+        """Mark a damaged upload, unless it was pushed again since it was read."""
+        proved = prove(self._reg, "landing", landing_id)
+        if proved is not None and proved.damage is not None:
+            damage = proved.damage
+            is_gone = damage.code != "landing_hash"
+            mark_damaged(self._reg, landing_id, damage.text, is_gone=is_gone)
 
     def _restore_pack(self, pack_id: str, damage: Finding) -> None:
         with self._reg.db.read() as session:

@@ -199,6 +199,8 @@ class Scrub:
         self.done.proved_bytes += due.size
         if is_marked and self._is_repairing:
             self._restorer.unmark(due.id)
+        if due.kind == "landing" and self._is_repairing:
+            self._restorer.unmark_upload(due.id)
         if due.kind == "pack" and self._is_decoding:
             wrong = list(decode(self._reg, due.id))
             for _, damage in wrong:

@@ -181,14 +181,12 @@ class ObjectCache:
 
     def _keep_idle(self, entry: Entry) -> None:
         with self._idle_lock:
-            oldest = None
-            if len(self._idle) >= _MOST_IDLE:
-                oldest = self._idle.pop(next(iter(self._idle)))
-            replaced = self._idle.pop(entry.key, None)
+            superfluous = self._idle.pop(entry.key, None)
+            if superfluous is None and len(self._idle) >= _MOST_IDLE:
+                superfluous = self._idle.pop(next(iter(self._idle)))
             self._idle[entry.key] = entry
-        for each in (oldest, replaced):
-            if each is not None:
-                each.close()
+        if superfluous is not None:
+            superfluous.close()
 
     def _reserve(self, n_bytes: int) -> bool:
         """Count bytes that are about to be written; make room for them. False if there is none.
