@@ -154,6 +154,7 @@ def _repair_lines(repaired: Repaired) -> Iterator[str]:
         ("packs put back from their second copies", repaired.packs_from_copies),
         ("tensors marked as lost", repaired.lost_tensors),
         ("tensors that can be read again", repaired.restored_tensors),
+        ("tensors moved out of damaged packs", repaired.salvaged_tensors),
         ("uploads that are whole again", repaired.restored_uploads),
     )
     lines = [f"{text}: {count}" for text, count in counts if count]

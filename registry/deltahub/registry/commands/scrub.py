@@ -177,6 +177,7 @@ def _outcome_lines(outcome: Outcome | None, left: tuple[int, int]) -> Iterator[s
         ("packs that are whole again", restored.restored_packs),
         ("tensors marked as lost", restored.lost_tensors),
         ("tensors that can be read again", restored.restored_tensors),
+        ("tensors moved out of damaged packs", restored.salvaged_tensors),
         ("xorbs that clients send again", restored.dropped_xorbs),
     )
     yield from (f"{text}: {count}" for text, count in counts if count)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy import Select, func, select, update
+from sqlalchemy import Select, exists, func, or_, select, update
 
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.models import (
@@ -98,9 +98,15 @@ def close_tensors(session: WriteSession, tensor_ids: Iterable[int], how: str) ->
 
 
 def close_gone(session: WriteSession) -> int:
-    """Close the findings of objects that have no row any more; returns their number."""
+    """Close the findings of objects that no row needs any more; returns their number."""
     known: dict[str, Select[str]] = {
-        "pack": select(Pack.id).where(Pack.state != "condemned"),
+        "pack": select(Pack.id).where(
+            or_(
+                Pack.state.in_(("live", "writing")),
+                # A damaged pack without a frame that a row needs is as good as gone.
+                exists(select(Frame.pack_id).where(Frame.pack_id == Pack.id)),
+            )
+        ),
         "copy": select(PackCopy.pack_id).where(PackCopy.state != "condemned"),
         "landing": select(Landing.id).where(Landing.state != "condemned"),
         "xorb": select(Xorb.id).where(Xorb.state == "live"),

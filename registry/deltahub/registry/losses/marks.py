@@ -8,7 +8,7 @@ next push sends it again.
 from collections.abc import Collection, Iterable
 from typing import Final
 
-from sqlalchemy import exists, select, update
+from sqlalchemy import ColumnElement, and_, exists, or_, select, update
 from sqlalchemy.orm import aliased
 
 from deltahub.registry.db.batches import batches
@@ -23,6 +23,12 @@ _DAMAGE: Final = {
     "pack_missing": "its object is gone or cut short",
     "pack_hash": "its bytes have changed",
 }
+
+
+def is_needed_pack() -> ColumnElement[bool]:
+    """SQL condition: the pack is live, or damaged and still has a frame that a row needs."""
+    has_frames = exists(select(Frame.pack_id).where(Frame.pack_id == Pack.id))
+    return or_(Pack.state == "live", and_(Pack.state == "damaged", has_frames))
 
 
 def mark_packs(session: WriteSession, pack_ids: Collection[str], code: str) -> list[int]:

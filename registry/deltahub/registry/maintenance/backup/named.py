@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from deltahub.registry.db.models import Landing, Pack, Xorb
 from deltahub.registry.db.tables.scrub import PackCopy
+from deltahub.registry.losses.marks import is_needed_pack
 from deltahub.registry.maintenance.backup.proofs import (
     Blake3Proof,
     Proof,
@@ -40,7 +41,8 @@ class NamedObject:
 def named_objects(session: Session) -> Iterator[NamedObject]:
     """All objects that the hub must not lose, by key: complete uploads, packs, xorbs.
 
-    Packs that are still written, and all that is condemned, hold nothing that a row refers to.
+    Packs that are still written, damaged ones without a frame that a row needs, and all that is
+    condemned hold nothing that a row refers to.
     Memory: one page of rows.
     """
     yield from _landings(session)
@@ -65,7 +67,7 @@ def _packs(session: Session) -> Iterator[NamedObject]:
     query = (
         select(Pack.id, Pack.size, Pack.hash, PackCopy.id)
         .outerjoin(PackCopy, and_(PackCopy.pack_id == Pack.id, PackCopy.state == "live"))
-        .where(Pack.state.in_(("live", "damaged")))
+        .where(is_needed_pack())
     )
     while page := session.execute(query.where(Pack.id > last).order_by(Pack.id).limit(_PAGE)).all():
         for last, size, digest, copy_id in page:

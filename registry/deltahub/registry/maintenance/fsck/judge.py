@@ -21,13 +21,16 @@ from deltahub.registry.xet.epochs import advance_epoch
 
 @dataclass
 class Repaired:
-    """What changed. notes: what stays as it is, because reading it failed for now."""
+    """What changed. salvaged_tensors: moved out of damaged packs, to new ones. notes: what stays as
+    it is, because reading it failed for now.
+    """
 
     damaged_packs: int = 0
     restored_packs: int = 0
     lost_tensors: int = 0
     restored_tensors: int = 0
     restored_uploads: int = 0
+    salvaged_tensors: int = 0
     packs_from_copies: int = 0
     notes: list[str] = field(default_factory=list)
 

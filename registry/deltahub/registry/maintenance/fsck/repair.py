@@ -33,6 +33,7 @@ from deltahub.registry.maintenance.fsck.judge import (
     advance_epochs,
     count_lost,
 )
+from deltahub.registry.maintenance.fsck.salvage import salvage
 from deltahub.registry.maintenance.fsck.uploads import restore_upload
 from deltahub.registry.packs.copy import pack_chunks
 from deltahub.registry.registry import Registry
@@ -72,6 +73,8 @@ def repair(
     work.mark_packs(accept_loss)
     progress("tensors, for losses")
     work.mark_tensors()
+    progress("damaged packs, for what can be read")
+    work.salvage()
     progress("uploads, for damage")
     work.restore_uploads()
     advance_epochs(reg)
@@ -108,6 +111,11 @@ class _Repair:
         for pack in packs:
             if pack.state == "damaged" and pack.id not in self._damaged:
                 self._restore_pack(pack.id)
+
+    def salvage(self) -> None:
+        """Move what can still be read out of the damaged packs, so that gc can delete them."""
+        for pack_id in sorted(self._damaged - self._missing):
+            self.done.salvaged_tensors += salvage(self._reg, pack_id, self.done.notes)
 
     def restore_uploads(self) -> None:
         """Unmark the damaged uploads that are whole again: an operator has brought them back."""

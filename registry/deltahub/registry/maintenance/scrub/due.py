@@ -13,6 +13,7 @@ from deltahub.registry.db.expressions import total
 from deltahub.registry.db.models import Landing, Pack, Xorb, utc_now
 from deltahub.registry.db.session import ReadSession
 from deltahub.registry.db.tables.scrub import PackCopy, Proof
+from deltahub.registry.losses.marks import is_needed_pack
 from deltahub.registry.storage.keys import landing_key, pack_key, xorb_key
 
 # A pack with a second copy, and the copy, are read as if their last check were so much longer ago,
@@ -85,7 +86,7 @@ def _queries(before: datetime | None) -> list[tuple[str, Select[Any]]]:
     has_copy = exists(
         select(PackCopy.pack_id).where(PackCopy.pack_id == Pack.id, PackCopy.state == "live")
     )
-    is_in_use = Pack.state.in_(("live", "damaged"))
+    is_in_use = is_needed_pack()
     # One that was marked as damaged may be right, or right again.
     is_whole = Landing.state.in_(("complete", "damaged"))
     packs = (Pack.id, Pack.size, Pack.created_at)

@@ -11,6 +11,7 @@ from deltahub.registry.db.tables.scrub import PackCopy
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import RegistryError, Unavailable
 from deltahub.registry.landings.reader import hashes_of
+from deltahub.registry.losses.marks import is_needed_pack
 from deltahub.registry.maintenance.fsck.bytes import check_tensor
 from deltahub.registry.maintenance.fsck.findings import Finding
 from deltahub.registry.maintenance.fsck.objects import check_index, stored_size
@@ -52,8 +53,8 @@ def _prove(reg: Registry, kind: str, object_id: str) -> Proved | None:
 
 def _pack(reg: Registry, pack_id: str) -> Proved | None:
     with reg.db.read() as session:
-        pack = session.get(Pack, pack_id)
-    if pack is None or pack.state not in ("live", "damaged") or pack.hash is None:
+        pack = session.scalar(select(Pack).where(Pack.id == pack_id, is_needed_pack()))
+    if pack is None or pack.hash is None:
         return None
     found = stored_size(reg, pack_key(pack_id))
     if found is None:

@@ -30,6 +30,7 @@ from deltahub.registry.maintenance.fsck.judge import (
     advance_epochs,
     count_lost,
 )
+from deltahub.registry.maintenance.fsck.salvage import salvage
 from deltahub.registry.maintenance.fsck.uploads import restore_upload
 from deltahub.registry.maintenance.scrub.prove import prove
 from deltahub.registry.packs.encode import Read
@@ -166,6 +167,7 @@ class Restorer:
         reached("scrub.mark.after_commit")
         if not is_missing:
             self._judge(pack_id, is_missing=False, is_damaged=True, only_lost=False)
+            self.done.salvaged_tensors += salvage(self._reg, pack_id, self.done.notes)
         self._store_again(self._tensors(pack_id, only_lost=True))
         advance_epochs(self._reg)
 
