@@ -1,5 +1,9 @@
 """A pack that is damaged in part is emptied, so that scrub, backup and gc come to rest."""
 
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -85,4 +89,24 @@ def test_a_lost_pack_is_forgotten_once_its_tensors_were_pushed_again(
     assert scrubbed(hub.reg).n_found == 0
     assert "open" not in findings(hub.reg).values()
     assert backup(hub.reg, str(tmp_path / "place")).snapshot.findings == ()
+    assert is_clean(hub.reg)
+
+
+@pytest.mark.parametrize(
+    "failpoint", ["packs.put.after_put", "salvage.before_commit", "salvage.after_commit"]
+)
+def test_a_salvage_that_is_killed_is_repeated(hub: SmallHub, failpoint: str) -> None:
+    pack = hub.pack_of("ann/base")
+    hub.flip_a_block("ann/base")
+    command = [sys.executable, "-m", "deltahub.client.cli.main", "fsck", "--repair", "--read-data"]
+    command += ["--data-dir", str(hub.reg.data_dir)]
+    environment = {**os.environ, "DELTAHUB_FAILPOINT": failpoint}
+    died = subprocess.run(command, env=environment, capture_output=True)
+    assert died.returncode == -signal.SIGKILL
+    assert subprocess.run(command, capture_output=True).returncode == 1
+    assert n_tensors(hub, pack, lost=False) == 0
+    push_ingested(hub.reg, hub.ann, "ann/base", {PATH: BASE})
+    assert (hub.read("ann/base"), hub.read("ann/tune")) == (BASE, TUNE)
+    age_everything(hub.reg, 30)
+    collect(hub.reg)
     assert is_clean(hub.reg)
