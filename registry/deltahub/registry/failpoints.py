@@ -81,6 +81,8 @@ ALL = (
     "repair.packs.after_commit",
     "repair.tensors.before_commit",
     "repair.tensors.after_commit",
+    "salvage.before_commit",
+    "salvage.after_commit",
     "scrub.mark.before_commit",
     "scrub.mark.after_commit",
     "scrub.unmark.before_tensors",

@@ -103,7 +103,8 @@ def test_a_salvage_that_is_killed_is_repeated(hub: SmallHub, failpoint: str) -> 
     environment = {**os.environ, "DELTAHUB_FAILPOINT": failpoint}
     died = subprocess.run(command, env=environment, capture_output=True)
     assert died.returncode == -signal.SIGKILL
-    assert subprocess.run(command, capture_output=True).returncode == 1
+    again = subprocess.run(command, capture_output=True)
+    assert again.returncode == 1, again.stdout + again.stderr
     assert n_tensors(hub, pack, lost=False) == 0
     push_ingested(hub.reg, hub.ann, "ann/base", {PATH: BASE})
     assert (hub.read("ann/base"), hub.read("ann/tune")) == (BASE, TUNE)
