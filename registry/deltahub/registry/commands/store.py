@@ -3,7 +3,7 @@
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -107,7 +107,7 @@ def copy(
     if as_json:
         click.echo(json.dumps(moved.as_dict(), indent=2))
     else:
-        click.echo("\n".join(_lines(moved, delete_source)))
+        click.echo("\n".join(result_lines(moved, delete_source)))
     if not moved.is_done:
         raise SystemExit(EXIT_REFUSED)
 
@@ -155,7 +155,8 @@ def _place_line(place: ShownPlace) -> str:
     return f"{line} on {(place.since or '')[:19].replace('T', ' ')} UTC"
 
 
-def _lines(moved: Moved, delete_source: bool) -> Iterator[str]:
+def result_lines(moved: Moved, delete_source: bool) -> Iterator[str]:
+    """What a copy did, for people."""
     copied = moved.copied
     yield f"copied and compared: {copied.objects} objects ({human_size(copied.bytes)})"
     if copied.already_there:
@@ -163,10 +164,10 @@ def _lines(moved: Moved, delete_source: bool) -> Iterator[str]:
         yield f"compared, because they were there already: {copied.already_there} objects ({size})"
     if copied.left_behind:
         yield f"left behind, because nothing needs them: {len(copied.left_behind)} objects"
-    for key, why in sorted(copied.damaged.items())[:_MOST_LISTED]:
-        yield f"damaged: {key}: {why}"
-    if len(copied.damaged) > _MOST_LISTED:
-        yield f"and {len(copied.damaged) - _MOST_LISTED} more; --json lists all"
+    yield from _object_lines("damaged", copied.damaged)
+    yield from _object_lines("copied as it is", copied.as_is)
+    if copied.as_is:
+        yield "`deltahub scrub --findings` says which files need the damaged objects"
     if copied.damaged:
         where = moved.target if moved.is_switched else moved.source
         yield (
@@ -183,6 +184,13 @@ def _lines(moved: Moved, delete_source: bool) -> Iterator[str]:
                 f"those in {moved.source} stay: `deltahub store copy --to {moved.target}"
                 " --delete-source` deletes them"
             )
+
+
+def _object_lines(what: str, why_of: Mapping[str, str]) -> Iterator[str]:
+    for key, why in sorted(why_of.items())[:_MOST_LISTED]:
+        yield f"{what}: {key}: {why}"
+    if len(why_of) > _MOST_LISTED:
+        yield f"and {len(why_of) - _MOST_LISTED} more; --json lists all"
 
 
 class _Progress:

@@ -73,6 +73,7 @@ class Moved:
             "already_there_bytes": self.copied.already_there_bytes,
             "left_behind": sorted(self.copied.left_behind),
             "damaged": dict(sorted(self.copied.damaged.items())),
+            "as_is": dict(sorted(self.copied.as_is.items())),
             "deleted": self.deleted,
         }
 
