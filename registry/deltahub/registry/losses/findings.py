@@ -69,7 +69,7 @@ def report(
 
 
 def text_of(what: str, name: str, why: object) -> str:
-    """"WHAT NAME: WHY"; WHY alone if it has the name already, as the errors of readers do."""
+    """The text "WHAT NAME: WHY", or WHY alone if it has the name already."""
     text = str(why)
     return text if name in text else f"{what} {name}: {text}"
 

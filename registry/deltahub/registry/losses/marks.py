@@ -40,7 +40,9 @@ def mark_packs(session: WriteSession, pack_ids: Collection[str], code: str | Non
             .returning(Pack.id)
             .execution_options(synchronize_session=False)
         ).all()
-        for pack_id in marked if code is not None else ():
+        for pack_id in marked:
+            if code is None:
+                continue
             findings.report(session, "pack", pack_id, code, f"pack {pack_id}: {_DAMAGE[code]}")
         found += session.scalars(
             select(Frame.tensor_id)

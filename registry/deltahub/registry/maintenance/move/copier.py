@@ -42,9 +42,9 @@ class Copied:
     """What a copy did so far. damaged: objects that are not what their rows say, with the reason.
 
     as_is: objects that are wrong, too, but do not stop the move: they are in the target as they are
-    in the source, with the reason. left_behind: objects that no row knows, and unfinished uploads that are not whole. Objects of
-    others, whose names are not those of a hub's, are not counted. proved: those whose right bytes
-    were read in the target.
+    in the source, with the reason. left_behind: objects that no row knows, and unfinished uploads
+    that are not whole. Objects of others, whose names are not those of a hub's, are not counted.
+    proved: those whose right bytes were read in the target.
     """
 
     objects: int = 0

@@ -39,7 +39,6 @@ _PARALLEL: Final = 4
 _PAUSE_S: Final = 1.0
 
 
-
 class Progress(Protocol):
     """Told how far a move is: often, with a count, and at each step. A step may be told again."""
 
