@@ -85,6 +85,16 @@ def test_a_copy_that_is_killed_goes_on(moved: Moved, store_url: str, point: str)
     moved.check()
 
 
+def test_a_copy_tells_each_step_once(moved: Moved, store_url: str) -> None:
+    copied = run_command(
+        moved.data_dir, "store", "copy", "--to", store_url, "--delete-source",
+        environment={**moved.environment, "DELTAHUB_READ_LEASE_S": "4"},
+    )  # fmt: skip
+    assert copied.returncode == 0, copied.stderr
+    assert copied.stderr.count("waiting until") == 1
+    assert copied.stderr.count(f"the hub uses {store_url} now") == 1
+
+
 def test_a_copy_that_was_given_up_can_be_begun_again(moved: Moved, store_url: str) -> None:
     killed = run_command(
         moved.data_dir, "store", "copy", "--to", store_url,

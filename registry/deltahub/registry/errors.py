@@ -13,6 +13,7 @@ RegistryError
  |- Cancelled             the client disconnected, so the work was stopped
  |- SchemaTooNew          the data folder was written by a newer release
  |- DataLost              stored bytes are damaged; the operator must run fsck
+ |   |- DatabaseDamaged    the database's are
 """
 
 from typing import ClassVar
@@ -155,7 +156,14 @@ class SchemaTooNew(RegistryError):
 
 
 class DataLost(RegistryError):
+    """tensor: the content id of the tensor that cannot be read, where the error knows it."""
+
     code = "data_lost"
+    tensor: bytes | None = None
+
+
+class DatabaseDamaged(DataLost):
+    """No push brings rows back."""
 
 
 class JobFailed(RegistryError):

@@ -14,14 +14,24 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from deltahub.codecs.errors import CodecError
-from deltahub.registry.errors import RegistryError
-from deltahub.registry.storage.base import StoreError, StoreFull, StoreUnavailable
+from deltahub.registry.downloads.plan import EncodedAgain
+from deltahub.registry.errors import DatabaseDamaged, DataLost, RegistryError
+from deltahub.registry.names import quoted
+from deltahub.registry.storage.base import (
+    ObjectNotFound,
+    ShortObject,
+    StoreError,
+    StoreFull,
+    StoreUnavailable,
+)
 from deltahub.server.connections.redaction import redacted
 from deltahub.server.streaming.bodies import BodyCut, BodyLimit
 from deltahub.server.streaming.ranges import UnsatisfiableRange
 
 log = logging.getLogger(__name__)
 
+# Files that one text names.
+_MOST_PATHS = 3
 _AT_WILL = frozenset({"busy", "storage_full"})
 # Code -> (when it was logged last, how many were left out since)
 _logged: dict[str, tuple[float, int]] = {}
@@ -136,16 +146,40 @@ def _coded(request: Request, error: Exception) -> Response:
     if code not in STATUS_OF:
         return _unexpected(request, error)
     log_failure(request, code, error)
-    return envelope(code, public_text(error), _close_if_unread(request))
+    return envelope(code, public_text(error, request), _close_if_unread(request))
 
 
-def public_text(error: BaseException) -> str:
-    """The error's text, without the address of a bucket, which is the operator's business."""
+def note_file(request: Request, name: str, *paths: str) -> None:
+    """Remember which file of a repository is read, for the text of an error. The caller of the
+    request must be allowed to read it.
+    """
+    shown = ", ".join(quoted(path) for path in paths[:_MOST_PATHS])
+    more = f" and {len(paths) - _MOST_PATHS} more files" if len(paths) > _MOST_PATHS else ""
+    request.state.read_file = f"{shown}{more} of {name}"
+
+
+def public_text(error: BaseException, request: Request | None = None) -> str:
+    """The error's text, without the operator's business: the address of a bucket, and which stored
+    bytes are damaged. Users learn which file that is, if note_file() was told.
+    """
+    file = None if request is None else getattr(request.state, "read_file", None)
+    if file is not None and _is_lost_file(error):
+        return (
+            f"{file}: stored bytes are damaged or gone; push the file again to bring it back. If"
+            " that does not help, ask the hub's operator to run `deltahub scrub --all` first"
+        )
     cause = error if isinstance(error, StoreError) else error.__cause__
     if isinstance(cause, StoreFull | StoreUnavailable) and cause.place != "disk":
         state = "is full" if isinstance(cause, StoreFull) else "does not answer"
         return f"the hub's {cause.place} {state}; try again later, or ask its operator"
     return str(error)
+
+
+def _is_lost_file(error: BaseException) -> bool:
+    """Whether the error says that stored bytes of a file are lost, which a push brings back."""
+    if isinstance(error, DatabaseDamaged | EncodedAgain):
+        return False
+    return isinstance(error, DataLost | ObjectNotFound | ShortObject)
 
 
 def log_failure(request: Request, code: str, error: Exception) -> None:

@@ -1,8 +1,10 @@
 """The command: what it prints, what it refuses, and with which exit status."""
 
 import json
+import re
 import subprocess
 import sys
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import click
@@ -201,6 +203,19 @@ def test_one_file_is_not_1_files(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("run")
+def test_a_push_that_is_refused_warns_of_no_base(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "f").write_text("f")
+    monkeypatch.delenv("DELTAHUB_TOKEN")
+    push = ["push", str(tmp_path / "f"), name, "--base", "admin/nosuch"]
+    refused = CliRunner().invoke(group, push)
+    assert refused.exit_code == 4
+    assert refused.stderr.startswith("deltahub: this needs a token")
+    assert "nosuch" not in refused.stderr
+
+
+@pytest.mark.usefixtures("run")
 def test_a_base_that_is_not_there_is_said_and_can_be_taken_back(name: str, tmp_path: Path) -> None:
     (tmp_path / "f").write_text("f")
     push = ["push", str(tmp_path / "f"), name]
@@ -347,8 +362,10 @@ def test_info_of_files_that_are_no_weights_says_so(name: str, tmp_path: Path, hu
 
 def test_help_names_every_command_and_loads_none() -> None:
     shown = ok(deltahub("--help")).out
-    for command in (*COMMANDS, "serve", "worker", "user", "gc", "fsck", "recompress"):
-        assert f"  {command} " in shown
+    service = list(entry_points(group="deltahub.commands").names)
+    assert "backup" in service
+    for command in (*COMMANDS, *service):
+        assert re.search(rf"^  {command} +\w", shown, re.MULTILINE), f"{command} has no text"
     for command in COMMANDS:
         assert "--json" in ok(deltahub(command, "--help")).out
 

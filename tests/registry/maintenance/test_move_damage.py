@@ -7,12 +7,14 @@ import pytest
 from sqlalchemy import delete, select
 
 from deltahub.registry import Registry
+from deltahub.registry.commands.store import result_lines
 from deltahub.registry.db.models import Frame, Landing, Pack, utc_now
 from deltahub.registry.db.tables.scrub import PackCopy
 from deltahub.registry.db.tables.stores import DeferredDeletion, DeletionHold
 from deltahub.registry.landings.damage import mark_damaged
 from deltahub.registry.maintenance.fsck.repair import repair
 from deltahub.registry.maintenance.move.copier import Copier
+from deltahub.registry.maintenance.move.run import Moved
 from deltahub.registry.replicas.copies import make_copy
 from deltahub.registry.storage.base import Buffer, ObjectInfo, Store, StoreFull
 from deltahub.registry.storage.forwarding import ForwardingStore
@@ -276,3 +278,32 @@ def test_what_has_no_name_of_a_hubs_object_is_neither_copied_nor_deleted(
         assert copy.copied.left_behind == set()
         assert has(target, "other/" + key)
         assert not has(target, key)
+
+
+def test_the_command_names_what_was_copied_as_it_is(hub: SmallHub) -> None:
+    assert make_copy(hub.reg, hub.pack_of("ann/base"))
+    wrong = copy_key_of(hub.reg, hub.pack_of("ann/base"))
+    cut, mended = pack_key(hub.pack_of("ann/tune")), pack_key(hub.pack_of("ann/base"))
+    good = {key: contents(hub.reg, key) for key in (cut, mended)}
+    flip(hub.reg, wrong)
+    flip(hub.reg, mended)
+    hub.reg.store.put(cut, [good[cut][:-9]])
+    repair(hub.reg, read_data=True)
+    copy = copier(hub.reg, MemoryStore())
+    copy.copy_all()
+    assert copy.copied.damaged == {}
+    assert copy.copied.as_is.keys() == {wrong, cut, mended}
+    hub.reg.store.put(mended, [good[mended]])
+    copy.is_live = True
+    copy.copy_all()
+    moved = Moved("folder", "s3://b/p", is_switched=True, is_done=True, copied=copy.copied)
+    told = list(result_lines(moved, delete_source=False))
+    size = len(good[cut])
+    assert f"copied as it is: {cut}: it has {size - 9} bytes, and its row says {size}: it is" in (
+        "\n".join(told)
+    )
+    [line] = [line for line in told if wrong in line]
+    assert "a second copy, which `deltahub scrub` writes again" in line
+    assert not any(mended in line for line in told)
+    assert moved.as_dict()["as_is"] == copy.copied.as_is
+    assert copy.copied.as_is.keys() == {wrong, cut}

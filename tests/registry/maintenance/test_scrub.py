@@ -21,10 +21,12 @@ from deltahub.registry.db.tables.scrub import FoundDamage
 from deltahub.registry.errors import DataLost
 from deltahub.registry.landings.damage import mark_damaged
 from deltahub.registry.losses.presence import StoreSeemsAway
+from deltahub.registry.losses.second_copies import ask_for_repair
 from deltahub.registry.maintenance.fsck.findings import Finding
 from deltahub.registry.maintenance.fsck.repair import repair
 from deltahub.registry.maintenance.scrub.pace import Pace
 from deltahub.registry.maintenance.scrub.run import Scrub
+from deltahub.registry.replicas.copies import make_copy
 from deltahub.registry.storage.keys import landing_key, pack_key
 from support.registry.collecting import age_everything, collect, is_clean
 from support.registry.ingested import push_ingested
@@ -287,6 +289,44 @@ def test_the_command_says_what_it_read_found_and_did(hub: SmallHub) -> None:
     assert run_scrub(hub.reg, "--older-than", "soon").exit_code == 2
     age_everything(hub.reg, 0)
     assert "due are" in run_scrub(hub.reg, "--limit-bytes", "1", "--older-than", "0m").stdout
+
+
+def test_the_command_tells_each_damage_once_and_counts_what_it_changed(hub: SmallHub) -> None:
+    push(hub.reg, hub.ann, "ann/new", {"new.bin": b"new bytes" * 999})
+    [landing] = uploads(hub.reg)
+    cut, lost = hub.pack_of("ann/tune"), hub.pack_of("ann/base")
+    hub.reg.store.put(pack_key(cut), [contents(hub.reg, pack_key(cut))[:-9]])
+    flip(hub.reg, pack_key(lost))
+    flip(hub.reg, landing_key(landing))
+    words = [sys.executable, "-m", "deltahub.client.cli.main", "scrub", "--all"]
+    words += ["--data-dir", str(hub.reg.data_dir)]
+    told = subprocess.run(words, capture_output=True, text=True)
+    assert told.stderr == "proving stored bytes\n"
+    assert "packs marked as damaged: 2\n" in told.stdout
+    for name in (cut, lost, sha256_of(b"new bytes" * 999)):
+        [line] = [line for line in told.stdout.splitlines() if name in line]
+        assert line.count(name) == 1
+    assert "open findings: 3\n" in told.stdout
+    again = subprocess.run(words, capture_output=True, text=True)
+    assert "marked as damaged" not in again.stdout
+    assert "open findings: 3\n" in again.stdout
+
+
+def test_the_command_tells_damage_that_it_has_put_right(hub: SmallHub) -> None:
+    pack = hub.pack_of("ann/base")
+    assert make_copy(hub.reg, pack)
+    flip(hub.reg, pack_key(pack))
+    told = run_scrub(hub.reg, "--all").stdout
+    assert told.startswith(f"pack_hash: the bytes of pack {pack} have changed\n")
+    assert told.count(pack) == 1
+    assert "packs put back from their second copies: 1\n" in told
+
+
+def test_the_finding_of_a_reader_names_its_pack_once(hub: SmallHub) -> None:
+    pack = hub.pack_of("ann/base")
+    ask_for_repair(hub.reg, pack, DataLost(f"pack {pack}: block 7 has a wrong guard"))
+    [found] = json.loads(run_scrub(hub.reg, "--findings", "--json").stdout)["findings"]
+    assert found["text"] == f"pack {pack}: block 7 has a wrong guard"
 
 
 def test_the_command_ends_soon_when_it_is_asked_to(hub: SmallHub) -> None:

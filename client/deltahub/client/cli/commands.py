@@ -34,6 +34,9 @@ _SERVICE = {
     "recompress": ("server", "Code stored frames smaller, with today's encoders."),
     "fsck": ("server", "Check a hub's data folder."),
     "scrub": ("server", "Prove stored bytes over time, and repair them."),
+    "backup": ("server", "Copy a running hub to another place, and prove the copy."),
+    "restore": ("server", "Make a hub of a backup, and prove every byte of it."),
+    "store": ("server", "Show where a hub's objects lie, or move them to another place."),
 }
 
 

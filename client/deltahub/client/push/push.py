@@ -53,10 +53,11 @@ class Push:
         branch_name(options.revision)
         for file in files:
             file_path(file.path)
-        base = self._find_base()
+        self._check_base()
         exists = self._exists(files)
         if exists:
             self._refuse_tag()
+        base = self._find_base()  # after what is refused, because it may warn
         hashed = self._hash(files)
         if not exists:
             self._create()
@@ -84,6 +85,17 @@ class Push:
             base_state=_base_state(options, base),
         )
 
+    def _check_base(self) -> None:
+        """InvalidArgument if the declared base is no name, or the model itself."""
+        base = self._options.base
+        if base is None or base == NO_BASE:
+            return
+        if parse_base(base) == (self._options.name, self._options.revision):
+            raise InvalidArgument(
+                f"{base} would be its own base: name another model, or an older commit of this one "
+                f"as {self._options.name}@COMMIT"
+            )
+
     def _find_base(self) -> Revision | None:
         """The declared base's revision, or None. Warns if the hub has none that the caller may
         read, because a misspelt name looks the same; and if the base has no safetensors file.
@@ -91,13 +103,7 @@ class Push:
         base = self._options.base
         if base is None or base == NO_BASE:
             return None
-        model, revision = parse_base(base)
-        if (model, revision) == (self._options.name, self._options.revision):
-            raise InvalidArgument(
-                f"{base} would be its own base: name another model, or an older commit of this one "
-                f"as {model}@COMMIT"
-            )
-        found = self._api.find_revision(model, revision)
+        found = self._api.find_revision(*parse_base(base))
         if found is None:
             self._progress.note(
                 f"warning: there is no {base} that you may read here: it is declared as the base "

@@ -1,9 +1,10 @@
 """`deltahub scrub`, for operators."""
 
 import json
+import logging
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime, timedelta
@@ -16,16 +17,18 @@ from deltahub.registry.commands.folder import folder_to_read, opened_folder
 from deltahub.registry.commands.options import data_dir_option, json_option
 from deltahub.registry.db.models import utc_now
 from deltahub.registry.db.tables.scrub import FoundDamage
+from deltahub.registry.landings.damage import mark_damaged
 from deltahub.registry.losses.findings import open_findings
 from deltahub.registry.maintenance.scrub import due
 from deltahub.registry.maintenance.scrub.pace import Pace
-from deltahub.registry.maintenance.scrub.run import Outcome, Scrub
+from deltahub.registry.maintenance.scrub.run import Scrub
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
 from deltahub.registry.sizes import human_size
 
 EXIT_CLEAN = 0
 EXIT_FINDINGS = 1
+_KEPT_OFF = logging.NullHandler()
 _UNITS = {"m": timedelta(minutes=1), "h": timedelta(hours=1), "d": timedelta(days=1)}
 
 
@@ -79,21 +82,23 @@ def scrub(data_dir: Path, as_json: bool, is_list: bool, max_mb_per_s: float, **c
     Exit status: 0 clean; 1 damage was found, or is open from before; 2 could not run.
     """
     settings = Settings(data_dir=data_dir)
-    outcome: Outcome | None = None
+    work: Scrub | None = None
     left = (0, 0)
     open_folder = folder_to_read if is_list else opened_folder
     with open_folder(settings) as reg:
         if not is_list:
-            outcome, left = _scrub(reg, Pace(max_mb_per_s), as_json=as_json, **choice)
+            work, left = _scrub(reg, Pace(max_mb_per_s), as_json=as_json, **choice)
         with reg.db.read() as session:
             opened = open_findings(session)
+    outcome = None if work is None else work.done
     if as_json:
         data: dict[str, Any] = {"findings": [_as_dict(each) for each in opened]}
         if outcome is not None:
             data["outcome"] = {**asdict(outcome), "left": left[0], "left_bytes": left[1]}
         click.echo(json.dumps(data, indent=2))
     else:
-        click.echo("\n".join([*_outcome_lines(outcome, left), *_finding_lines(opened)]))
+        lines = () if work is None else _outcome_lines(work, opened, left)
+        click.echo("\n".join([*lines, *_finding_lines(opened)]))
     n_found = 0 if outcome is None else outcome.n_found
     raise SystemExit(EXIT_FINDINGS if opened or n_found else EXIT_CLEAN)
 
@@ -109,14 +114,17 @@ def _scrub(
     limit_bytes: int | None,
     is_repairing: bool,
     is_decoding: bool,
-) -> tuple[Outcome, tuple[int, int]]:
-    """(outcome, objects and bytes that are left of those that were due)."""
+) -> tuple[Scrub, tuple[int, int]]:
+    """(the scrub that has run, objects and bytes that are left of those that were due)."""
     before = _before(reg, is_all=is_all or share is not None, older_than=older_than)
     if share is not None:
         with reg.db.read() as session:
             n_bytes = max(1, round(share * due.count(session)[1]))
         limit_bytes = min(n_bytes, limit_bytes or n_bytes)
     work = Scrub(reg, pace, is_repairing=is_repairing, is_decoding=is_decoding)
+    # The result says what these modules log. Without a handler Python prints it as well.
+    for logged in (Scrub, mark_damaged):
+        logging.getLogger(logged.__module__).addHandler(_KEPT_OFF)
     with _stopped_by_signals(pace):
         click.echo("proving stored bytes", err=True)
         work.run(before, limit_bytes=limit_bytes)
@@ -124,7 +132,7 @@ def _scrub(
             work.make_copies()
         work.finish()
     with reg.db.read() as session:
-        return work.done, due.count(session, before)
+        return work, due.count(session, before)
 
 
 def _before(reg: Registry, *, is_all: bool, older_than: timedelta | None) -> datetime:
@@ -160,12 +168,17 @@ def _as_dict(found: FoundDamage) -> dict[str, Any]:
     }
 
 
-def _outcome_lines(outcome: Outcome | None, left: tuple[int, int]) -> Iterator[str]:
-    if outcome is None:
-        return
-    yield from (f"{code}: {text}" for code, text in outcome.found)
+def _outcome_lines(
+    work: Scrub, opened: Collection[FoundDamage], left: tuple[int, int]
+) -> Iterator[str]:
+    """What a scrub did. Damage that is still open is left out: the open findings tell it."""
+    outcome = work.done
+    known = {(row.kind, row.object_id) for row in opened}
+    for kind, damage in work.found:
+        if (kind, damage.target) not in known:
+            yield f"{damage.code}: {damage.text}"
     if outcome.n_found > len(outcome.found):
-        yield f"and {outcome.n_found - len(outcome.found)} more"
+        yield f"and {outcome.n_found - len(outcome.found)} more damaged objects"
     yield f"objects that are right: {outcome.proved} ({human_size(outcome.proved_bytes)})"
     restored = outcome.restored
     counts = (

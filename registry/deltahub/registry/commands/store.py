@@ -1,9 +1,7 @@
 """`deltahub store`, for operators: where the objects lie, and a move to another place."""
 
 import json
-import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import click
 from deltahub.registry.commands.errors import EXIT_REFUSED, CannotRun, InUse, Refused
 from deltahub.registry.commands.folder import folder_to_read, opened_folder
 from deltahub.registry.commands.options import data_dir_option, json_option
+from deltahub.registry.commands.progress import CountLine
 from deltahub.registry.data_folder import (
     MOVE_LOCK,
     STORE_COPY,
@@ -28,8 +27,6 @@ from deltahub.registry.storage.base import StoreError
 from deltahub.registry.store_url import S3Location
 from deltahub.registry.stores.places import FOLDER
 
-# Seconds between two lines of progress.
-_INTERVAL_S = 5.0
 _MOST_LISTED = 20
 
 
@@ -92,7 +89,7 @@ def copy(
     if delete_source and is_given_up:
         raise click.UsageError("--delete-source belongs to --to")
     url = _url_of(target)
-    progress = _Progress()
+    progress = CountLine()
     with opened_folder(Settings(data_dir=data_dir)) as reg, _move_lock(reg):
         try:
             if url is None:
@@ -104,10 +101,12 @@ def copy(
             raise Refused(exc) from exc
         except StoreError as exc:
             raise CannotRun(exc) from exc
+        finally:
+            progress.end()
     if as_json:
         click.echo(json.dumps(moved.as_dict(), indent=2))
     else:
-        click.echo("\n".join(_lines(moved, delete_source)))
+        click.echo("\n".join(result_lines(moved, delete_source)))
     if not moved.is_done:
         raise SystemExit(EXIT_REFUSED)
 
@@ -155,7 +154,8 @@ def _place_line(place: ShownPlace) -> str:
     return f"{line} on {(place.since or '')[:19].replace('T', ' ')} UTC"
 
 
-def _lines(moved: Moved, delete_source: bool) -> Iterator[str]:
+def result_lines(moved: Moved, delete_source: bool) -> Iterator[str]:
+    """What a copy did, for people."""
     copied = moved.copied
     yield f"copied and compared: {copied.objects} objects ({human_size(copied.bytes)})"
     if copied.already_there:
@@ -163,10 +163,10 @@ def _lines(moved: Moved, delete_source: bool) -> Iterator[str]:
         yield f"compared, because they were there already: {copied.already_there} objects ({size})"
     if copied.left_behind:
         yield f"left behind, because nothing needs them: {len(copied.left_behind)} objects"
-    for key, why in sorted(copied.damaged.items())[:_MOST_LISTED]:
-        yield f"damaged: {key}: {why}"
-    if len(copied.damaged) > _MOST_LISTED:
-        yield f"and {len(copied.damaged) - _MOST_LISTED} more; --json lists all"
+    yield from _object_lines("damaged", copied.damaged)
+    yield from _object_lines("copied as it is", copied.as_is)
+    if copied.as_is:
+        yield "`deltahub scrub --findings` says which files need the damaged objects"
     if copied.damaged:
         where = moved.target if moved.is_switched else moved.source
         yield (
@@ -185,14 +185,8 @@ def _lines(moved: Moved, delete_source: bool) -> Iterator[str]:
             )
 
 
-class _Progress:
-    """Prints a line of progress on the error stream, every few seconds."""
-
-    def __init__(self) -> None:
-        self._next = 0.0
-
-    def __call__(self, text: str) -> None:
-        now = time.monotonic()
-        if now >= self._next:
-            print(text, file=sys.stderr, flush=True)
-            self._next = now + _INTERVAL_S
+def _object_lines(what: str, why_of: Mapping[str, str]) -> Iterator[str]:
+    for key, why in sorted(why_of.items())[:_MOST_LISTED]:
+        yield f"{what}: {key}: {why}"
+    if len(why_of) > _MOST_LISTED:
+        yield f"and {len(why_of) - _MOST_LISTED} more; --json lists all"

@@ -25,7 +25,7 @@ from sqlalchemy.dialects.sqlite import DATETIME
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeEngine
 
-from deltahub.registry.errors import DataLost
+from deltahub.registry.errors import DatabaseDamaged, DataLost
 
 _Process: TypeAlias = Callable[[Any], Any]
 
@@ -74,9 +74,11 @@ class _Checked(TypeEngine[Any]):
                 found = decode(value)  # type: ignore[misc]  # without it, check() is returned
             except ValueError as exc:
                 # Without the value, because guests see this message.
-                raise DataLost(f"{DAMAGED} a row holds text that is no {_NAMES[decoded]}") from exc
+                raise DatabaseDamaged(
+                    f"{DAMAGED} a row holds text that is no {_NAMES[decoded]}"
+                ) from exc
             if found is not None and not isinstance(found, decoded):
-                raise DataLost(f"{DAMAGED} a row holds text that is no {_NAMES[decoded]}")
+                raise DatabaseDamaged(f"{DAMAGED} a row holds text that is no {_NAMES[decoded]}")
             return found
 
         return check if decode is None else check_and_decode
@@ -84,7 +86,7 @@ class _Checked(TypeEngine[Any]):
 
 def _damaged(stored: type, value: object) -> DataLost:
     found = _NAMES.get(type(value), type(value).__name__)
-    return DataLost(f"{DAMAGED} a row holds {found} where {_NAMES[stored]} belongs")
+    return DatabaseDamaged(f"{DAMAGED} a row holds {found} where {_NAMES[stored]} belongs")
 
 
 class _Integer(_Checked, Integer):

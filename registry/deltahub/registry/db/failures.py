@@ -15,7 +15,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from deltahub.registry.db.checked_types import DAMAGED
 from deltahub.registry.errors import (
     Cancelled,
-    DataLost,
+    DatabaseDamaged,
     InvalidRequest,
     RegistryError,
     StorageFull,
@@ -66,7 +66,7 @@ def translation(exc: BaseException, folder: Path | None = None) -> RegistryError
         what = (
             "a row holds text that is no UTF-8" if code is None and state is None else _cause(exc)
         )
-        return DataLost(f"{DAMAGED} {what}")
+        return DatabaseDamaged(f"{DAMAGED} {what}")
     if code == sqlite3.SQLITE_FULL or state == _DISK_FULL:
         return _full()
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) or state == _LOCK_NOT_AVAILABLE:

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from deltahub.registry.db.session import Database
 from deltahub.registry.db.tables import scrub as scrub
 from deltahub.registry.db.tables import stores as stores
-from deltahub.registry.errors import DataLost, SchemaTooNew
+from deltahub.registry.errors import DatabaseDamaged, SchemaTooNew
 
 
 def upgrade(database: Database) -> None:
@@ -40,7 +40,7 @@ def require_head(database: Database) -> None:
         _refuse_newer(connection, ScriptDirectory.from_config(_config()))
         version = MigrationContext.configure(connection).get_current_revision()
     if version is None:
-        raise DataLost(
+        raise DatabaseDamaged(
             "the database has no tables: if this folder has held models, restore the database from "
             "a backup; a new hub gets its tables by `deltahub serve`"
         )

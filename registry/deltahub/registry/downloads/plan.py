@@ -152,6 +152,10 @@ def codec_of(frames: Iterable[FrameLocation]) -> str:
     return codec.codec_id if codec is not None else f"codec {number}"
 
 
+class EncodedAgain(DataLost):
+    """The frames that a stream began with are gone, and others have the same bytes."""
+
+
 @dataclass(frozen=True)
 class FrameStream:
     """Frames back to back, n_bytes in all."""
@@ -213,6 +217,19 @@ def tensors_of(
     return found
 
 
+def paths_with(session: ReadSession, revision: Revision, tensor: bytes) -> list[str]:
+    """The paths of the revision's files that need this tensor, in order."""
+    rows = session.scalars(
+        select(Entry.path)
+        .join(FileTensor, FileTensor.file_id == Entry.file_id)
+        .join(Tensor, Tensor.id == FileTensor.tensor_id)
+        .where(Entry.revision_id == revision.id, Tensor.hash == tensor)
+        .distinct()
+        .order_by(Entry.path)
+    )
+    return list(rows)
+
+
 class _Frames:
     """The frames of a stream in order, in some 90 bytes each: many streams wait for slow clients.
 
@@ -251,7 +268,11 @@ def _chunks(reg: Registry, reader: FileReader, frames: _Frames) -> Iterator[byte
     for row_id, frame in frames:
         for start in range(0, frame.length, MIB):
             n = min(MIB, frame.length - start)
-            pending += _read(reg, reader, row_id, frame, start, n)
+            try:
+                pending += _read(reg, reader, row_id, frame, start, n)
+            except DataLost as exc:
+                exc.tensor = frame.tensor
+                raise
             position += n
             ahead.advance(position)
             if len(pending) >= MIB:
@@ -281,8 +302,8 @@ def _read(
     """Bytes [start, start + n) of a frame, from its current location if its pack is gone or short.
 
     A stream that has begun can only continue with the same frames. If the frame was copied to
-    another pack, the copy is read; if the tensor was encoded again, DataLost tells the client to
-    repeat the request.
+    another pack, the copy is read; if the tensor was encoded again, EncodedAgain tells the client
+    to repeat the request. Other DataLost names the tensor.
     """
     try:
         return reader.frames.read(frame, start, n)
@@ -296,7 +317,7 @@ def _read(
         frame.length,
         frame.codec,
     ):
-        raise DataLost(
+        raise EncodedAgain(
             f"tensor {frame.tensor.hex()} was encoded again while it was sent; ask again"
         )
     try:

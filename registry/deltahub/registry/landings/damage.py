@@ -41,7 +41,7 @@ def mark_damaged(
             return None
         row.state, sha256 = "damaged", row.sha256
         code = "landing_missing" if is_gone else "landing_hash"
-        text = f"the upload of file {sha256}: {why}"
+        text = findings.text_of("the upload of file", sha256, why)
         affected = findings.affected_by(session, "landing", landing_id)
         findings.report(session, "landing", landing_id, code, text, affected)
         for file in session.scalars(

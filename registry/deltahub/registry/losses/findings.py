@@ -68,6 +68,12 @@ def report(
     session.flush()
 
 
+def text_of(what: str, name: str, why: object) -> str:
+    """The text "WHAT NAME: WHY", or WHY alone if it has the name already."""
+    text = str(why)
+    return text if name in text else f"{what} {name}: {text}"
+
+
 def close(session: WriteSession, kind: str, object_ids: Iterable[str], how: str) -> int:
     """Note that these objects are right again; returns how many open findings there were."""
     closed = 0

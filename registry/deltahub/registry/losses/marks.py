@@ -31,10 +31,11 @@ def is_needed_pack() -> ColumnElement[bool]:
     return or_(Pack.state == "live", and_(Pack.state == "damaged", has_frames))
 
 
-def mark_packs(session: WriteSession, pack_ids: Collection[str], code: str) -> list[int]:
+def mark_packs(session: WriteSession, pack_ids: Collection[str], code: str | None) -> list[int]:
     """Mark live packs as damaged; returns the tensors that have frames in damaged ones of these.
 
-    code: pack_missing or pack_hash, of the finding that is noted of each.
+    code: pack_missing or pack_hash, of the finding that is noted of each; None if the caller has
+    noted one.
     """
     found: list[int] = []
     for batch in batches(pack_ids):
@@ -46,6 +47,8 @@ def mark_packs(session: WriteSession, pack_ids: Collection[str], code: str) -> l
             .execution_options(synchronize_session=False)
         ).all()
         for pack_id in marked:
+            if code is None:
+                continue
             findings.report(session, "pack", pack_id, code, f"pack {pack_id}: {_DAMAGE[code]}")
         found += session.scalars(
             select(Frame.tensor_id)

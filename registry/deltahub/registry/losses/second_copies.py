@@ -62,7 +62,8 @@ def ask_for_repair(reg: "Registry", pack_id: str, why: Exception) -> None:
         with reg.db.read() as session:
             affected = findings.affected_by(session, "pack", pack_id)
         with reg.db.write() as session:
-            findings.report(session, "pack", pack_id, code, f"pack {pack_id}: {why}", affected)
+            text = findings.text_of("pack", pack_id, why)
+            findings.report(session, "pack", pack_id, code, text, affected)
             read_first(session, [pack_id])
     except RegistryError as error:  # the reader gets its bytes all the same
         log.warning("pack %s: its damage cannot be noted: %s", pack_id, error)

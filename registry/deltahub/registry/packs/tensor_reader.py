@@ -9,7 +9,7 @@ from deltahub.codecs.errors import CodecError
 from deltahub.codecs.frames import base_plan
 from deltahub.codecs.frames.base_plan import ReadBase
 from deltahub.registry.errors import DataLost, RegistryError
-from deltahub.registry.losses.findings import report
+from deltahub.registry.losses.findings import report, text_of
 from deltahub.registry.losses.marks import any_lost, mark_tensors
 from deltahub.registry.losses.second_copies import read_first
 from deltahub.registry.packs.base_cache import HotBases
@@ -366,7 +366,7 @@ class TensorReader:
                 if locate(session, [tensor.id]).get(tensor.id) == tensor:
                     mark_tensors(session, [tensor.id])
                     read_first(session, [tensor.frame_holding(byte).pack_id])
-                    text = f"tensor {tensor.hash.hex()}: {exc}"
+                    text = text_of("tensor", tensor.hash.hex(), exc)
                     report(session, "tensor", tensor.hash.hex(), "tensor_unreadable", text)
         except RegistryError as error:  # the reader gets its error all the same
             log.warning("tensor %s cannot be marked as lost: %s", tensor.hash.hex(), error)

@@ -121,7 +121,7 @@ def _sentence(request: Request, error: Exception) -> str:
         # /api/models/gpt2/refs names the model gpt2/refs, but the client meant the model gpt2.
         meant = without_namespace(request.scope["path"])
         return str(error) if meant is None else f"{error}; {meant}"
-    return public_text(error)
+    return public_text(error, request)
 
 
 def _known_commit(request: Request) -> dict[str, str]:

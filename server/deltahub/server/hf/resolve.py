@@ -9,6 +9,7 @@ from deltahub.registry.access.caller import Caller
 from deltahub.registry.access.repositories import load_repository
 from deltahub.registry.catalog.entries import EntryInfo, find_entry
 from deltahub.server.body_limits import BoundedRoute
+from deltahub.server.errors import note_file
 from deltahub.server.hf.dispatch import unescaped
 from deltahub.server.hf.reading.revisions import revision_of
 from deltahub.server.hf.xet.downloads import xet_from, xet_headers
@@ -72,6 +73,7 @@ def _found(
         repository = load_repository(session, caller, name)
         found = revision_of(request, session, repository, revision)
         entry = find_entry(session, found, unescaped(path))
+    note_file(request, name, entry.path)
     file_name = quote(entry.path.rpartition("/")[2], safe="")
     headers = {
         "X-Repo-Commit": found.commit,

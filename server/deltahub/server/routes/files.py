@@ -11,6 +11,7 @@ from deltahub.registry.access.repositories import load_repository
 from deltahub.registry.catalog.entries import EntryInfo, find_entry
 from deltahub.registry.catalog.refs import resolve_revision
 from deltahub.server.body_limits import BoundedRoute
+from deltahub.server.errors import note_file
 from deltahub.server.hub import CallerDep, Hub, HubDep
 from deltahub.server.streaming.client_slots import client_key
 from deltahub.server.streaming.ranges import matches, requested_part
@@ -36,7 +37,7 @@ def head_file(
     revision: RevisionQuery = "main",
 ) -> Response:
     """Return the headers of get_file for the whole file, without the bytes."""
-    commit, entry = find_file(hub, caller, f"{namespace}/{name}", revision, path)
+    commit, entry = find_file(request, hub, caller, f"{namespace}/{name}", revision, path)
     headers = _headers(commit, entry)
     if _is_unchanged(request, headers["ETag"]):
         return Response(status_code=304, headers=headers)
@@ -57,7 +58,7 @@ def get_file(
     ] = None,
 ) -> Response:
     """Stream a file, or one byte range of it."""
-    commit, entry = find_file(hub, caller, f"{namespace}/{name}", revision, path)
+    commit, entry = find_file(request, hub, caller, f"{namespace}/{name}", revision, path)
     headers = _headers(commit, entry)
     etag = headers["ETag"]
     size = entry.file.size
@@ -78,7 +79,7 @@ def get_file(
 
 
 def find_file(
-    hub: Hub, caller: Caller | None, name: str, revision: str, path: str
+    request: Request, hub: Hub, caller: Caller | None, name: str, revision: str, path: str
 ) -> tuple[str, EntryInfo]:
     """Return (commit, entry) of a path.
 
@@ -87,7 +88,9 @@ def find_file(
     with hub.registry.db.read() as session:
         repository = load_repository(session, caller, name)
         found = resolve_revision(session, repository, revision)
-        return found.commit, find_entry(session, found, path)
+        entry = find_entry(session, found, path)
+    note_file(request, name, path)
+    return found.commit, entry
 
 
 def _is_unchanged(request: Request, etag: str) -> bool:

@@ -1,16 +1,25 @@
 """Downloads for clients that rebuild files themselves: recipes, and frames of tensors."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from deltahub.registry import Revision
 from deltahub.registry.access.repositories import load_repository
 from deltahub.registry.catalog.refs import resolve_revision
 from deltahub.registry.downloads.links import link_frames, link_origin
-from deltahub.registry.downloads.plan import PlannedTensor, plan_download, stream_frames
+from deltahub.registry.downloads.plan import (
+    PlannedTensor,
+    paths_with,
+    plan_download,
+    stream_frames,
+)
+from deltahub.registry.errors import DataLost
 from deltahub.server.body_limits import BoundedRoute
-from deltahub.server.hub import CallerDep, HubDep
+from deltahub.server.errors import note_file
+from deltahub.server.hub import CallerDep, Hub, HubDep
 from deltahub.server.routes.files import RevisionQuery, find_file
 from deltahub.server.schemas.transfer import FrameLinksOut, FramesIn, RecipePlanOut
 from deltahub.server.streaming.client_slots import client_key
@@ -32,12 +41,13 @@ def get_recipe(
     namespace: str,
     name: str,
     path: str,
+    request: Request,
     hub: HubDep,
     caller: CallerDep,
     revision: RevisionQuery = "main",
 ) -> Response:
     """Show which tensors make up a file and how each is stored; not_ready before its ingest."""
-    _, entry = find_file(hub, caller, f"{namespace}/{name}", revision, path)
+    _, entry = find_file(request, hub, caller, f"{namespace}/{name}", revision, path)
     plan = plan_download(hub.registry, hub.reader, caller, entry.file)
     fields = {
         "recipe": plan.recipe.hex(),
@@ -68,12 +78,13 @@ def get_recipe_bytes(
     namespace: str,
     name: str,
     path: str,
+    request: Request,
     hub: HubDep,
     caller: CallerDep,
     revision: RevisionQuery = "main",
 ) -> Response:
     """Send the recipe of a file; get_recipe names its BLAKE3-256."""
-    _, entry = find_file(hub, caller, f"{namespace}/{name}", revision, path)
+    _, entry = find_file(request, hub, caller, f"{namespace}/{name}", revision, path)
     data = hub.reader.read_recipe(entry.file)
     return Response(data, media_type="application/octet-stream")
 
@@ -97,7 +108,7 @@ def get_frames(
     stream = stream_frames(hub.registry, hub.reader, caller, found, tensors)
     return hub.stream(
         client_key(request, caller),
-        stream.chunks,
+        _naming_files(stream.chunks, request, hub, f"{namespace}/{name}", found),
         status_code=200,
         headers={
             "Content-Type": "application/octet-stream",
@@ -107,6 +118,19 @@ def get_frames(
         },
         label=f"{namespace}/{name}@{found.commit} frames",
     )
+
+
+def _naming_files(
+    chunks: Iterator[bytes], request: Request, hub: Hub, name: str, revision: Revision
+) -> Iterator[bytes]:
+    """The same chunks. If a tensor is lost, its error names the files of the revision with it."""
+    try:
+        yield from chunks
+    except DataLost as exc:
+        if exc.tensor is not None:
+            with hub.registry.db.read() as session:
+                note_file(request, name, *paths_with(session, revision, exc.tensor))
+        raise
 
 
 @router.post("/frames/links", response_model=FrameLinksOut)

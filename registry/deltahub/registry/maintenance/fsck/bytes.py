@@ -16,6 +16,7 @@ from deltahub.registry.db.tables.scrub import PackCopy
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import RegistryError, Unavailable
 from deltahub.registry.landings.reader import hashes_of
+from deltahub.registry.losses.findings import text_of
 from deltahub.registry.maintenance.fsck.findings import Finding, Findings, code_of
 from deltahub.registry.maintenance.fsck.objects import live_packs
 from deltahub.registry.packs.copy import pack_chunks
@@ -41,7 +42,7 @@ def check_recipes(reg: Registry, reader: FileReader) -> Findings:
             recipe = Recipe.from_bytes(reader.read_recipe(file))
         except (RegistryError, CodecError, StoreError) as exc:
             if _is_unchanged(reg, file):
-                text = f"the recipe of file {file.sha256}: {exc}"
+                text = text_of("the recipe of file", file.sha256, exc)
                 yield Finding(code_of(exc, "recipe_unreadable"), file.sha256, text)
             continue
         if recipe.sha256.hex() != file.sha256 or recipe.size != file.size:
@@ -79,7 +80,7 @@ def check_packs(reg: Registry) -> Findings:
         except ObjectNotFound:
             continue  # check_objects reports it if the pack is still live
         except (CodecError, StoreError) as exc:
-            code, text = code_of(exc, "pack_hash"), f"pack {pack_id}: {exc}"
+            code, text = code_of(exc, "pack_hash"), text_of("pack", pack_id, exc)
         yield Finding(code, pack_id, text)
 
 
@@ -114,7 +115,7 @@ def check_tensors(reg: Registry, reader: FileReader) -> Findings:
         try:
             found = list(check_tensor(reg, reader, tensor_id, content))
         except (RegistryError, CodecError, StoreError) as exc:
-            text = f"tensor {content.hex()}: {exc}"
+            text = text_of("tensor", content.hex(), exc)
             found = [Finding(code_of(exc, "tensor_unreadable"), content.hex(), text)]
         if found:
             with reg.db.read() as session:
@@ -134,7 +135,7 @@ def check_file_bytes(reg: Registry, reader: FileReader) -> Findings:
                 digest.update(piece)
         except (RegistryError, CodecError, StoreError) as exc:
             if _is_unchanged(reg, file):
-                text = f"file {file.sha256}: {exc}"
+                text = text_of("file", file.sha256, exc)
                 yield Finding(code_of(exc, "file_unreadable"), file.sha256, text)
             continue
         if digest.hexdigest() != file.sha256:

@@ -27,6 +27,7 @@ from deltahub.registry.storage.base import (
     StoreError,
     StoreUnavailable,
 )
+from deltahub.registry.storage.keys import COPIES
 from deltahub.registry.stores.deferring import DeferringStore
 
 log = logging.getLogger(__name__)
@@ -40,9 +41,10 @@ _BATCH: Final = 256
 class Copied:
     """What a copy did so far. damaged: objects that are not what their rows say, with the reason.
 
-    left_behind: objects that no row knows, and unfinished uploads that are not whole. Objects of
-    others, whose names are not those of a hub's, are not counted. proved: those whose right bytes
-    were read in the target.
+    as_is: objects that are wrong, too, but do not stop the move: they are in the target as they are
+    in the source, with the reason. left_behind: objects that no row knows, and unfinished uploads
+    that are not whole. Objects of others, whose names are not those of a hub's, are not counted.
+    proved: those whose right bytes were read in the target.
     """
 
     objects: int = 0
@@ -50,6 +52,7 @@ class Copied:
     already_there: int = 0
     already_there_bytes: int = 0
     damaged: dict[str, str] = field(default_factory=dict)
+    as_is: dict[str, str] = field(default_factory=dict)
     left_behind: set[str] = field(default_factory=set)
     proved: set[str] = field(default_factory=set)
 
@@ -78,6 +81,7 @@ class Copier:
         """Copy what is not copied yet; returns the number of objects that were."""
         before = self.copied.objects
         self.copied.damaged.clear()
+        self.copied.as_is.clear()
         self.copied.left_behind.clear()
         keys = self._keys()
         with ThreadPoolExecutor(_PARALLEL, thread_name_prefix="move") as pool:
@@ -163,7 +167,7 @@ class Copier:
             if not self.is_live and expected.kind != "awaited":
                 self._put_back(key, size, expected)
                 size = expected.size
-            self._note_there(key, size, is_done=True)
+            self._note_there(key, size)
             return
         if size is None:
             if expected.kind == "needed":
@@ -171,15 +175,18 @@ class Copier:
             return  # no object yet, or none any more
         if expected.kind != "as_is" and size != expected.size:
             raise WrongBytes(f"it has {size} bytes, and its row says {expected.size}")
-        is_wrong = expected.kind == "as_is" and not is_right(self._source, key, expected)
-        if (is_wrong or expected.digest is None) and are_equal(self._source, self._target, key):
-            self._note_there(key, size, is_done=not is_wrong)
+        wrong = ""
+        if expected.kind == "as_is" and not is_right(self._source, key, expected):
+            wrong = _why_wrong(key, size, expected)
+        if (wrong or expected.digest is None) and are_equal(self._source, self._target, key):
+            self._note_there(key, size, wrong)
             return
-        if is_wrong and self.is_live and size_in(self._target, key) is not None:
+        if wrong and self.is_live and size_in(self._target, key) is not None:
+            self._note_copy(key, wrong)
             return  # others may put it right there
-        self._put(key, size, Expected("as_is") if is_wrong else expected, is_done=not is_wrong)
+        self._put(key, size, Expected("as_is") if wrong else expected, wrong)
 
-    def _put(self, key: str, size: int, expected: Expected, *, is_done: bool) -> None:
+    def _put(self, key: str, size: int, expected: Expected, wrong: str) -> None:
         digest = expected.new_digest()
         self._target.put(key, checked(self._source, key, size, digest, expected.digest))
         failpoints.reached("move.object.after_put")
@@ -195,7 +202,7 @@ class Copier:
         with self._counting:
             self.copied.objects += 1
             self.copied.bytes += size
-            (self.copied.proved if is_done else self._as_is).add(key)
+            self._note_copy(key, wrong)
 
     def _put_back(self, key: str, size: int | None, expected: Expected) -> None:
         """Give the source, which the hub still uses, the right bytes that only the target has.
@@ -219,13 +226,21 @@ class Copier:
         else:
             log.warning("key=%s the hub had lost it: put back from the copy", key)
 
-    def _note_there(self, key: str, size: int | None, *, is_done: bool) -> None:
+    def _note_there(self, key: str, size: int | None, wrong: str = "") -> None:
         """Count an object that the target has already, once. size: in the source."""
         with self._counting:
             if size is not None and key not in self._as_is:
                 self.copied.already_there += 1
                 self.copied.already_there_bytes += size
-            (self.copied.proved if is_done else self._as_is).add(key)
+            self._note_copy(key, wrong)
+
+    def _note_copy(self, key: str, wrong: str) -> None:
+        """The target has the object as the source has it. wrong: why its bytes are not right."""
+        if wrong:
+            self._as_is.add(key)
+            self.copied.as_is[key] = wrong
+        else:
+            self.copied.proved.add(key)
 
     def _is_relied_on(self, key: str) -> bool:
         with self._db.read() as session:
@@ -245,3 +260,13 @@ class Copier:
         elif self._is_good(key, expected):
             return
         self.copied.damaged[key] = why
+
+
+def _why_wrong(key: str, size: int, expected: Expected) -> str:
+    """The reason for an object that is copied as it is, and what becomes of it."""
+    why = "its bytes are not those that its row names"
+    if expected.size not in (None, size):
+        why = f"it has {size} bytes, and its row says {expected.size}"
+    if key.startswith(COPIES):
+        return f"{why}: a second copy, which `deltahub scrub` writes again from its pack"
+    return f"{why}: it is marked as damaged already"

@@ -11,7 +11,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import islice
-from typing import Final
+from typing import Final, Protocol
 
 from deltahub.registry import failpoints
 from deltahub.registry.db.columns import utc_now
@@ -38,7 +38,15 @@ _BATCH: Final = 256
 _PARALLEL: Final = 4
 _PAUSE_S: Final = 1.0
 
-Progress = Callable[[str], None]
+
+class Progress(Protocol):
+    """Told how far a move is: often, with a count, and at each step. A step may be told again."""
+
+    def __call__(self, text: str, *, is_step: bool = False) -> None: ...
+
+
+def _tell_nobody(text: str, *, is_step: bool = False) -> None:
+    pass
 
 
 class MoveRefused(StoreError):
@@ -73,12 +81,13 @@ class Moved:
             "already_there_bytes": self.copied.already_there_bytes,
             "left_behind": sorted(self.copied.left_behind),
             "damaged": dict(sorted(self.copied.damaged.items())),
+            "as_is": dict(sorted(self.copied.as_is.items())),
             "deleted": self.deleted,
         }
 
 
 def move(
-    reg: Registry, to: str, progress: Progress = lambda text: None, *, delete_source: bool = False
+    reg: Registry, to: str, progress: Progress = _tell_nobody, *, delete_source: bool = False
 ) -> Moved:
     """Move the objects to the URL `to`, or to "" for the folder. The caller holds MOVE_LOCK.
 
@@ -143,7 +152,7 @@ def _copy_and_switch(
             failpoints.reached("move.switch.before_commit")
         failpoints.reached("move.switch.after_commit")
         moved.is_switched = True
-        progress(f"the hub uses {target_place.name} now")
+        progress(f"the hub uses {target_place.name} now", is_step=True)
         _finish(reg, places.current, copier, moved, progress)
 
 
@@ -153,8 +162,9 @@ def _finish(
     """Copy what came to the previous place before the switch, check every row, end the place."""
     moved.copied = copier.copied
     copier.is_live = True
+    waiting = f"waiting for uploads that still write to {previous.name}"
     WriteLocks(reg.data_dir).wait_for_writers(
-        previous.mark, lambda: progress(f"waiting for uploads that still write to {previous.name}")
+        previous.mark, lambda: progress(waiting, is_step=True)
     )
     copier.copy_all()
     copier.delete_strays()
@@ -240,13 +250,14 @@ def _delete_left(reg: Registry, moved: Moved, progress: Progress) -> None:
             assert place.since is not None
             due = place.since + timedelta(seconds=reg.settings.read_lease_s)
             while utc_now() < due:
-                progress(f"waiting until {due:%F %T} UTC for readers of {place.name}")
+                waiting = f"waiting until {due:%F %T} UTC for readers of {place.name}"
+                progress(waiting, is_step=True)
                 time.sleep(_PAUSE_S)
             with ExitStack() as stack:
                 try:
                     old = stack.enter_context(_opened(reg, place))
                 except StoreError as exc:
-                    progress(f"{place.name}: nothing was deleted there ({exc})")
+                    progress(f"{place.name}: nothing was deleted there ({exc})", is_step=True)
                     continue
                 for count in _deleted(reg, old, store, moved.copied.proved):
                     moved.deleted += count

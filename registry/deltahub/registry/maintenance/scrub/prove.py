@@ -11,6 +11,7 @@ from deltahub.registry.db.tables.scrub import PackCopy
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import RegistryError, Unavailable
 from deltahub.registry.landings.reader import hashes_of
+from deltahub.registry.losses.findings import text_of
 from deltahub.registry.losses.marks import is_needed_pack
 from deltahub.registry.maintenance.fsck.bytes import check_tensor
 from deltahub.registry.maintenance.fsck.findings import Finding
@@ -154,6 +155,6 @@ def decode(reg: Registry, pack_id: str) -> Iterator[tuple[int, Finding]]:
         try:
             found = list(check_tensor(reg, reader, tensor_id, content))
         except (RegistryError, CodecError, StoreError) as exc:
-            text = f"tensor {content.hex()}: {exc}"
+            text = text_of("tensor", content.hex(), exc)
             found = [Finding("tensor_unreadable", content.hex(), text)]
         yield from ((tensor_id, each) for each in found)

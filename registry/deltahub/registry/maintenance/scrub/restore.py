@@ -157,9 +157,9 @@ class Restorer:
 
     def _mark(self, pack_id: str, *, is_missing: bool) -> None:
         with self._reg.db.write() as session:
-            named = "pack_missing" if is_missing else "pack_hash"
-            tensors = mark_packs(session, [pack_id], named)
-            self.done.damaged_packs += 1
+            is_new = session.scalar(select(Pack.state).where(Pack.id == pack_id)) == "live"
+            tensors = mark_packs(session, [pack_id], code=None)
+            self.done.damaged_packs += is_new
             if is_missing:
                 self.done.lost_tensors += len(tensors) - count_lost(session, tensors)
                 mark_tensors(session, tensors)

@@ -19,6 +19,7 @@ from deltahub.registry.db.session import WriteSession
 from deltahub.registry.db.tables.scrub import PackCopy, Proof
 from deltahub.registry.errors import DataLost, StorageFull
 from deltahub.registry.losses import findings
+from deltahub.registry.losses.findings import text_of
 from deltahub.registry.losses.presence import StoreSeemsAway
 from deltahub.registry.maintenance.fsck.findings import Finding
 from deltahub.registry.maintenance.scrub.due import Due, oldest, sample
@@ -79,6 +80,7 @@ class Scrub:
         self._is_decoding = is_decoding
         self._progress = progress
         self._check_stop = check_stop
+        self.found: list[tuple[str, Finding]] = []  # (kind, damage), the first MOST_LISTED
         self._is_database_right = False  # as far as was looked
         self._restorer = Restorer(self._reg)
         self.done.restored = self._restorer.done
@@ -205,13 +207,13 @@ class Scrub:
             wrong = list(decode(self._reg, due.id))
             for _, damage in wrong:
                 note(self._reg, "tensor", damage)
-                self._list(damage)
+                self._list("tensor", damage)
             if wrong and self._is_repairing:
                 self._restorer.judge_tensors(list(dict.fromkeys(tensor for tensor, _ in wrong)))
 
     def _found(self, kind: str, damage: Finding) -> None:
         log.error("%s: %s", damage.code, damage.text)
-        self._list(damage)
+        self._list(kind, damage)
         if self._is_repairing:
             if not self._is_database_right:
                 for fault in file_damage(self._reg.db, most=1):
@@ -221,10 +223,11 @@ class Scrub:
         else:
             note(self._reg, kind, damage)
 
-    def _list(self, damage: Finding) -> None:
+    def _list(self, kind: str, damage: Finding) -> None:
         self.done.n_found += 1
         if len(self.done.found) < MOST_LISTED:
             self.done.found.append((damage.code, damage.text))
+            self.found.append((kind, damage))
 
     def _fail(self, due: Due, exc: StoreUnavailable) -> None:
         """Go on with other objects. If they fail, too, it may be the store."""
@@ -256,9 +259,9 @@ class Scrub:
     def _end_row(self) -> None:
         """The store has answered again: what it failed to read is damage of its disk."""
         for due, exc in self._row:
-            damage = Finding("object_unreadable", due.id, f"{due.kind} {due.id}: {exc}")
+            damage = Finding("object_unreadable", due.id, text_of(due.kind, due.id, exc))
             note(self._reg, due.kind, damage)
-            self._list(damage)
+            self._list(due.kind, damage)
             self._note_checked(due)  # so it is not due any more
             self._failed.pop((due.kind, due.id), None)
         self._row.clear()
