@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 
 # Files that one text names.
 _MOST_PATHS = 3
+# Characters of a sentence in a header.
+_MAX_HEADER_TEXT = 500
 _AT_WILL = frozenset({"busy", "storage_full"})
 # Code -> (when it was logged last, how many were left out since)
 _logged: dict[str, tuple[float, int]] = {}
@@ -146,7 +148,33 @@ def _coded(request: Request, error: Exception) -> Response:
     if code not in STATUS_OF:
         return _unexpected(request, error)
     log_failure(request, code, error)
-    return envelope(code, public_text(error, request), _close_if_unread(request))
+    return _answer(request, code, public_text(error, request), _close_if_unread(request))
+
+
+def _answer(
+    request: Request, code: str, message: str, headers: Mapping[str, str] | None = None
+) -> Response:
+    answer = envelope(code, message, headers)
+    if request.method == "HEAD":
+        # Its answer has no body, and clients show the sentence.
+        answer.headers["X-Error-Code"] = code
+        answer.headers["X-Error-Message"] = header_text(message)
+    return answer
+
+
+def header_text(sentence: str) -> str:
+    """Return a sentence as a header's value: one line in ASCII, of bounded length.
+
+    Headers are Latin-1 without control characters, but names in a sentence may hold any.
+    """
+    line = " ".join(sentence.split())[:_MAX_HEADER_TEXT]
+    return "".join(
+        char if char.isascii() and char.isprintable() else _escaped(char) for char in line
+    )
+
+
+def _escaped(char: str) -> str:
+    return char.encode("unicode_escape").decode()
 
 
 def note_file(request: Request, name: str, *paths: str) -> None:
@@ -205,14 +233,14 @@ def _close_if_unread(request: Request) -> dict[str, str]:
     return {}
 
 
-def _unsatisfiable(_request: Request, error: Exception) -> Response:
+def _unsatisfiable(request: Request, error: Exception) -> Response:
     assert isinstance(error, UnsatisfiableRange)
-    return envelope(error.code, str(error), {"Content-Range": f"bytes */{error.size}"})
+    return _answer(request, error.code, str(error), {"Content-Range": f"bytes */{error.size}"})
 
 
-def _invalid(_request: Request, error: Exception) -> Response:
+def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    return envelope("invalid_request", "; ".join(map(sentence_of, error.errors()[:5])))
+    return _answer(request, "invalid_request", "; ".join(map(sentence_of, error.errors()[:5])))
 
 
 def sentence_of(problem: Mapping[str, Any]) -> str:
@@ -229,14 +257,16 @@ def _http(request: Request, error: Exception) -> Response:
     code = _HTTP_CODES.get(error.status_code)
     called = f"{request.method} {redacted(request.url.path)[:200]}"
     if code == "not_found":
-        return envelope(code, f"there is nothing at {called}")
+        return _answer(request, code, f"there is nothing at {called}")
     if code == "method_not_allowed":
-        return envelope(code, f"there is no {called}: that path takes other methods", error.headers)
+        return _answer(
+            request, code, f"there is no {called}: that path takes other methods", error.headers
+        )
     if error.status_code == HTTPStatus.BAD_REQUEST:
-        return envelope("invalid_request", "the body is not the JSON that this path takes")
+        return _answer(request, "invalid_request", "the body is not the JSON that this path takes")
     return _unexpected(request, error)
 
 
 def _unexpected(request: Request, error: Exception) -> Response:
     log.error("path=%s broke", redacted(request.url.path), exc_info=error)
-    return envelope("internal_error", "the hub made a mistake; its log has the details")
+    return _answer(request, "internal_error", "the hub made a mistake; its log has the details")

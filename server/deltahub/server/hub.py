@@ -17,7 +17,7 @@ from deltahub.registry.access import tokens
 from deltahub.registry.access.caller import ANONYMOUS, Caller
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import Unauthorized
-from deltahub.registry.jobs import health
+from deltahub.registry.jobs.health import Health, Problem
 from deltahub.registry.packs.base_cache import HotBases
 from deltahub.registry.registry import Registry
 from deltahub.server.settings import ServerSettings
@@ -76,6 +76,7 @@ class Hub:
     registry: Registry
     settings: ServerSettings
     traffic: Traffic
+    health: Health = field(init=False)
     hot_bases: HotBases = field(init=False)
     reader: FileReader = field(init=False)
     signer: Signer = field(init=False)
@@ -96,11 +97,12 @@ class Hub:
     _uploading: FairQueue = field(init=False)
     _assembling: FairQueue = field(init=False)
     _publishing: FairQueue = field(init=False)
-    _health: anyio.CapacityLimiter = field(init=False)
+    _health_thread: anyio.CapacityLimiter = field(init=False)
     _unlimited: anyio.CapacityLimiter = field(init=False)
 
     def __post_init__(self) -> None:
         settings = self.settings
+        self.health = Health(self.registry)
         self.hot_bases = HotBases(
             self.registry.disk, self.registry.scratch, settings.hot_base_bytes
         )
@@ -210,7 +212,7 @@ class Hub:
         )
         # The queues bound these threads already.
         self._unlimited = anyio.CapacityLimiter(math.inf)
-        self._health = anyio.CapacityLimiter(1)
+        self._health_thread = anyio.CapacityLimiter(1)
 
     async def upload(
         self, caller: Caller | None, receive: Callable[[], T], wait: BodyWait | None = None
@@ -248,9 +250,9 @@ class Hub:
             cancellation.check()
             return await anyio.to_thread.run_sync(work, limiter=self._unlimited)
 
-    async def problems(self) -> list[health.Problem]:
+    async def problems(self) -> list[Problem]:
         """The parts of the hub that do not work, whoever else waits for an answer."""
-        return await anyio.to_thread.run_sync(health.problems, self.registry, limiter=self._health)
+        return await anyio.to_thread.run_sync(self.health.problems, limiter=self._health_thread)
 
     def leave_room(self) -> None:
         """Drop copies on the disk while it is short of space; to be called at intervals."""

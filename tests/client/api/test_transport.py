@@ -134,6 +134,16 @@ def test_an_error_of_the_hub_is_its_class_and_keeps_the_connection(
     assert server.n_connections == 1
 
 
+def test_the_sentence_of_an_answer_to_head_is_in_its_headers(
+    server: Server, transport: Transport
+) -> None:
+    sentence = {"X-Error-Code": "unavailable", "X-Error-Message": "the bucket does not answer"}
+    server.script = [(503, b"{}", sentence)]
+    with pytest.raises(HubError, match="the bucket does not answer") as away:
+        transport.call("HEAD", "/v1/x")
+    assert (away.value.code, away.value.status) == ("unavailable", 503)
+
+
 def test_a_wire_that_breaks_is_tried_again(server: Server, transport: Transport) -> None:
     server.script = [(200, b"1", {}), (0, b"", {}), (0, b"", {}), (200, b"2", {})]
     assert transport.call("GET", "/v1/x").json() == 1

@@ -246,4 +246,4 @@ def test_a_job_says_whether_it_waits_for_a_worker_or_for_its_turn(
     assert waits_for is not None
     assert "no worker has looked for jobs for 1" in waits_for
     health.mark_gone(reg)
-    assert [each.part for each in health.problems(reg)] == ["worker"]
+    assert [each.part for each in health.Health(reg).problems()] == ["worker"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from deltahub.registry.jobs import health
-from support.service.hub import RunningHub, running_hub
+from support.service.hub import Answer, RunningHub, running_hub
 
 
 @pytest.fixture
@@ -33,6 +33,36 @@ def test_a_hub_without_a_worker_is_degraded_and_still_live(hub: RunningHub) -> N
     assert "no worker runs on this hub" in problem["message"]
     live = hub.call("GET", "/v1/health/live")
     assert (live.status, live.json()["status"]) == (200, "ok")
+
+
+def test_a_hub_that_starts_its_own_worker_is_well_from_the_start(tmp_path: Path) -> None:
+    with running_hub(tmp_path / "own", with_worker=True) as hub:
+        answer = hub.call("GET", "/v1/health")
+        assert (answer.status, answer.json()["problems"]) == (200, [])
+
+
+def test_a_hub_whose_objects_are_not_there_is_degraded(hub: RunningHub) -> None:
+    health.mark_seen(hub.registry)
+    objects = hub.data_dir / "objects"
+    objects.rename(hub.data_dir / "elsewhere")
+    answer = wait_for_status(hub, 503)
+    assert answer.json()["problems"] == [
+        {
+            "part": "store",
+            "message": "the store of the objects does not answer; the server's log says why",
+        }
+    ]
+    assert hub.call("GET", "/v1/health/live").status == 200
+    (hub.data_dir / "elsewhere").rename(objects)
+    assert wait_for_status(hub, 200).json()["problems"] == []
+
+
+def wait_for_status(hub: RunningHub, status: int) -> Answer:
+    deadline = time.monotonic() + 20  # the hub asks its store every 5 s
+    while (answer := hub.call("GET", "/v1/health")).status != status:
+        assert time.monotonic() < deadline, answer.body
+        time.sleep(0.1)
+    return answer
 
 
 def test_a_worker_that_hangs_makes_the_hub_degraded(hub: RunningHub) -> None:

@@ -130,6 +130,14 @@ def test_an_upload_whose_last_byte_was_written_before_a_kill_is_completed(
     assert offset_of(hub, digest) == (3000, True)
 
 
+def test_a_refusal_of_head_has_its_sentence_in_headers(hub: RunningHub) -> None:
+    answer = hub.call("HEAD", "/v1/uploads/%C3%A5%0A", token=hub.admin_token)
+    assert (answer.status, answer.body) == (422, b"")
+    assert answer.headers["X-Error-Code"] == "invalid_request"
+    assert "SHA-256" in answer.headers["X-Error-Message"]
+    assert answer.headers["X-Error-Message"].isascii()
+
+
 def test_bytes_with_another_hash_are_refused_and_forgotten(hub: RunningHub) -> None:
     digest = digest_of(os.urandom(32))
     answer = put(hub, digest, b"something else")

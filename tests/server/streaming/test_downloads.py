@@ -221,7 +221,9 @@ def test_little_waits_unsent_in_a_connection(hub: RunningHub, commit: str) -> No
     connection.close()
 
 
-def test_bytes_that_are_gone_are_a_clean_error_and_never_padding(tmp_path: Path) -> None:
+def test_bytes_that_are_gone_are_a_clean_error_and_never_padding(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with running_hub(tmp_path / "data") as hub:
         hub.create("admin/files")
         hub.commit("admin/files", {"model.bin": DATA})
@@ -248,3 +250,5 @@ def test_bytes_that_are_gone_are_a_clean_error_and_never_padding(tmp_path: Path)
         shutil.copy(kept, path)  # the operator has a copy
         assert repair(hub.registry).restored_uploads == 1
         assert get(hub).body == DATA
+    assert "model.bin cut: " in caplog.text
+    assert [each.message for each in caplog.records if each.name.startswith("uvicorn")] == []

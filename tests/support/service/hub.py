@@ -185,7 +185,7 @@ def running_hub(
         bootstrap.bootstrap_admin(registry)
         token = tokens.create_token(registry, "admin", "admin")
         worker = WorkerSupervisor(data_dir, 1.0, 5.0) if with_worker else None
-        server = HubServer(registry, server_settings)
+        server = HubServer(registry, server_settings, has_worker=with_worker)
         listener = socket.create_server(("127.0.0.1", 0))
         ready: list[str] = []
         is_ready = threading.Event()

@@ -115,7 +115,7 @@ def raise_error(reply: Reply, url: str) -> None:
             status=reply.status,
         )
     answer = reply.read_all(_MAX_ERROR)
-    code, message = _error_in(answer.body)
+    code, message = _error_in(answer)
     if not message:
         message = f"the hub answered {answer.status} {http.client.responses.get(answer.status, '')}"
     error = error_of(code, message.strip(), answer.status)
@@ -130,13 +130,16 @@ def without_secrets(url: str) -> str:
     return re.sub("^([A-Za-z]+://)?[^/]*@", r"\1", re.split("[?#]", url)[0])
 
 
-def _error_in(body: bytes) -> tuple[str | None, str]:
-    """The code and the message of an error; (None, "") for a proxy's page and an empty body."""
-    try:
-        sent = parse_json(body)["error"]
-        code, message = sent["code"], sent["message"]
-    except (BadResponse, KeyError, TypeError):
-        return None, ""
+def _error_in(answer: Answer) -> tuple[str | None, str]:
+    """The code and the message of an error; (None, "") for an answer that is not a hub's."""
+    if answer.body:
+        try:
+            sent = parse_json(answer.body)["error"]
+            code, message = sent["code"], sent["message"]
+        except (BadResponse, KeyError, TypeError):
+            return None, ""
+    else:  # of HEAD: the hub sends both in headers
+        code, message = (answer.headers.get(f"X-Error-{key}") for key in ("Code", "Message"))
     if not isinstance(code, str) or not _CODE.fullmatch(code) or not isinstance(message, str):
         return None, ""
     return code, message if len(message) <= _MAX_MESSAGE else f"{message[:_MAX_MESSAGE]}..."

@@ -1,4 +1,4 @@
-"""The health of a hub: whether its database answers, and whether a worker takes jobs.
+"""The health of a hub: whether its database and store answer, and whether a worker takes jobs.
 
 A worker touches a file in the data folder after it has looked for jobs and started those that may
 run. The age of the file is the sign of life. A lock would say less: a process that hangs or dies at
@@ -15,12 +15,15 @@ from sqlalchemy import select
 
 from deltahub.registry.db.models import Job
 from deltahub.registry.errors import DataLost, StorageFull, Unavailable
+from deltahub.registry.jobs.store_watch import StoreWatch
 from deltahub.registry.registry import Registry
 
 SEEN_FILE: Final = "worker.seen"
 # A worker that has not looked for jobs for so many seconds counts as dead. It looks several times a
 # second, but may wait for the database's lock for half a minute.
 SILENT_S: Final = 60.0
+# A worker that a server starts has so many seconds until it looks for jobs for the first time.
+START_S: Final = 30.0
 log = logging.getLogger(__name__)
 
 _WAY_OUT: Final = (
@@ -32,13 +35,50 @@ _WAY_OUT: Final = (
 class Problem:
     """A part of the hub that does not work, and why."""
 
-    part: Literal["database", "worker"]
+    part: Literal["database", "store", "worker"]
     message: str
 
 
-def problems(reg: Registry) -> list[Problem]:
-    """The parts of the hub that do not work."""
-    found = []
+class Health:
+    """What one server process says about its hub. Safe to share between threads."""
+
+    def __init__(self, reg: Registry) -> None:
+        self._reg = reg
+        self._store = StoreWatch(reg)
+        self._worker_due_at = 0.0
+
+    def start(self) -> None:
+        """Ask the store at intervals from now on, in a thread, until stop()."""
+        self._store.start()
+
+    def stop(self) -> None:
+        self._store.stop()
+
+    def expect_worker(self, within_s: float = START_S) -> None:
+        """A worker is being started: for so many seconds it is no problem that none is there."""
+        self._worker_due_at = time.monotonic() + within_s
+
+    def problems(self) -> list[Problem]:
+        """The parts of the hub that do not work. Waits for the database, not for the store."""
+        found = []
+        database = _database_problem(self._reg)
+        # Without the database nobody knows which store is the hub's.
+        store = self._store.problem() if database is None else None
+        worker = worker_problem(self._reg)
+        if worker is None:
+            self._worker_due_at = 0.0  # it has come: from now on its end is a problem
+        elif time.monotonic() < self._worker_due_at:
+            worker = None
+        if database is not None:
+            found.append(Problem("database", database))
+        if store is not None:
+            found.append(Problem("store", store))
+        if worker is not None:
+            found.append(Problem("worker", worker))
+        return found
+
+
+def _database_problem(reg: Registry) -> str | None:
     try:
         with reg.db.read() as session:
             session.scalar(select(Job.id).limit(1))
@@ -46,11 +86,8 @@ def problems(reg: Registry) -> list[Problem]:
         # Not the error's own message: it may name the database's host, and everybody may ask.
         log.warning("the hub is degraded: %s", error)
         what = "is damaged" if isinstance(error, DataLost) else "does not answer"
-        found.append(Problem("database", f"the database {what}; the server's log says why"))
-    worker = worker_problem(reg)
-    if worker is not None:
-        found.append(Problem("worker", worker))
-    return found
+        return f"the database {what}; the server's log says why"
+    return None
 
 
 def mark_seen(reg: Registry) -> None:

@@ -18,6 +18,7 @@ from deltahub.server.connections.redaction import redacted
 from deltahub.server.errors import (
     STATUS_OF,
     LengthRequired,
+    header_text,
     log_failure,
     public_text,
     sentence_of,
@@ -63,10 +64,7 @@ def refusal(
     status = STATUS_OF.get(code, 500) if status is None else status
     all_headers = {
         "X-Error-Code": _KINDS.get(code, code),
-        # Headers are Latin-1 without control characters, but names in the sentence may hold any.
-        "X-Error-Message": "".join(
-            char if char.isascii() and char.isprintable() else _escaped(char) for char in sentence
-        ),
+        "X-Error-Message": header_text(sentence),
         **(headers or {}),
     }
     if status == 401:
@@ -74,10 +72,6 @@ def refusal(
     if status == 503:
         all_headers["Retry-After"] = "1"
     return JSONResponse({"error": sentence}, status_code=status, headers=all_headers)
-
-
-def _escaped(char: str) -> str:
-    return char.encode("unicode_escape").decode()
 
 
 def install(app: FastAPI) -> None:

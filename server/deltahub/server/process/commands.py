@@ -123,6 +123,7 @@ def _serve(settings: "Settings", *, with_worker: bool, access_log: bool) -> None
                 server_settings,
                 access_log=access_log,
                 on_signal=None if worker is None else worker.ask_to_stop,
+                has_worker=worker is not None,
             )
         except StoreError as error:
             raise click.ClickException(_cannot_open(settings, error)) from error

@@ -38,8 +38,12 @@ class HubServer(uvicorn.Server):
         *,
         access_log: bool = False,
         on_signal: Callable[[], None] | None = None,
+        has_worker: bool = False,
     ) -> None:
-        """on_signal: called when a stop signal arrives, before the server waits for transfers."""
+        """on_signal: called when a stop signal arrives, before the server waits for transfers.
+
+        has_worker: a worker is started together with the server.
+        """
         self._on_signal = on_signal
         self.traffic = Traffic()
         proxies = Proxies(settings.trusted_proxies)
@@ -47,6 +51,8 @@ class HubServer(uvicorn.Server):
         self._limits = ConnectionLimits(total, settings.connections_per_address, proxies)
         app = create_app(registry, settings, self.traffic)
         self._hub: Hub = app.state.hub
+        if has_worker:
+            self._hub.health.expect_worker()
         self._disk_check: threading.Thread | None = None
         config = uvicorn.Config(
             AccessLog(app) if access_log else app,
@@ -70,7 +76,11 @@ class HubServer(uvicorn.Server):
         self._on_ready = on_ready
         if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # not on Windows; connections inherit it
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
-        self.run(sockets=[listener])
+        self._hub.health.start()
+        try:
+            self.run(sockets=[listener])
+        finally:
+            self._hub.health.stop()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

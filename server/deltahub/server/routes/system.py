@@ -27,7 +27,7 @@ async def get_health(hub: HubDep, response: Response) -> HealthOut:
     """Show whether the hub works. Status 503 if a part does not: pushes or all requests fail then.
 
     For monitors. A load balancer or a process manager should ask `/v1/health/live`: downloads go on
-    without a worker, and a restart of the server repairs no database.
+    without a worker, and a restart of the server repairs neither a database nor a store.
     """
     found = await hub.problems()
     if found:
@@ -42,7 +42,7 @@ async def get_health(hub: HubDep, response: Response) -> HealthOut:
 
 @router.get("/health/live")
 async def get_liveness() -> HealthOut:
-    """Show that the server answers, whatever the state of its database and its worker."""
+    """Show that the server answers, whatever the state of its database, store and worker."""
     return HealthOut(status="ok", version=_VERSION, problems=[])
 
 

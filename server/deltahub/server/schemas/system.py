@@ -8,7 +8,7 @@ from deltahub.server.schemas.base import Out
 
 
 class ProblemOut(Out):
-    part: Literal["database", "worker"]
+    part: Literal["database", "store", "worker"]
     message: str
 
 

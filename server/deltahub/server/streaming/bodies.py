@@ -151,17 +151,32 @@ class ChunkStream(Response):
     async def _send_all(self, send: Send, first: Chunk | None) -> None:
         try:
             await self._get_connection(send, first)
-            if self._writer is not None:
-                await self._in_thread(self._writer.run)
+            if self._writer is not None and not await self._in_thread(self._writer_sends_all):
+                # The event loop notices that the connection was shut down, and cancels this task.
+                # If the task ended before that, uvicorn would log an error of its own.
+                with anyio.move_on_after(_DISCONNECT_WAIT_S):
+                    await anyio.sleep_forever()
+                return
             self._is_sent = True
             await send({"type": "http.response.body", "body": b"", "more_body": False})
-        except ClientGone:
-            # The event loop notices the disconnect too and cancels this task.
-            with anyio.move_on_after(_DISCONNECT_WAIT_S):
-                await anyio.sleep_forever()
         except Exception as error:
             # uvicorn cuts the connection of a response that was not completed.
             self._log_cut(error)
+
+    def _writer_sends_all(self) -> bool:
+        """Write the body, in a thread; False if the connection was shut down before its end.
+
+        Logs why, because the task is cancelled once the event loop notices the shut connection.
+        """
+        assert self._writer is not None
+        try:
+            self._writer.run()
+        except ClientGone:
+            return False
+        except Exception as error:
+            self._log_cut(error)
+            return False
+        return True
 
     def _log_cut(self, error: Exception) -> None:
         log.error("stream=%s cut: %s: %s", self._label, type(error).__name__, error)

@@ -97,7 +97,7 @@ class SocketWriter:
         return 0.0 if started_at is None else time.monotonic() - started_at
 
     def run(self) -> None:
-        """Write the whole body.
+        """Write the whole body. An error shuts the connection down.
 
         Raises ClientGone, NotTaken, WrongSize, and the errors of making a chunk.
         """
@@ -115,6 +115,9 @@ class SocketWriter:
                     chunk = next(self._rest, None)
             if left > 0:
                 raise WrongSize(f"{left} of {self._size} bytes are missing")
+        except BaseException:
+            self.cut()  # the client, which has too few bytes, must not wait for the rest
+            raise
         finally:
             self._waiting_since = None
             self.close()
