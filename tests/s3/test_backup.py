@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from deltahub.registry.maintenance.backup.place import PlaceRefused
-from deltahub.registry.maintenance.backup.restore import RestoreRefused
 from deltahub.registry.maintenance.backup.run import backup
+from deltahub.registry.maintenance.restore.target import RestoreRefused
 from support.registry.backing_up import findings, names, restored
 from support.registry.collecting import is_clean
 from support.registry.ingested import push_ingested, read_file

@@ -19,8 +19,6 @@ from deltahub.registry.errors import RegistryError
 from deltahub.registry.maintenance.backup.copy import CopyDamaged
 from deltahub.registry.maintenance.backup.database import ToolMissing
 from deltahub.registry.maintenance.backup.place import Place, PlaceRefused, opened_to_read
-from deltahub.registry.maintenance.backup.restore import Restored, RestoreRefused
-from deltahub.registry.maintenance.backup.restore import restore as restore_snapshot
 from deltahub.registry.maintenance.backup.run import Outcome
 from deltahub.registry.maintenance.backup.run import backup as make_backup
 from deltahub.registry.maintenance.backup.snapshot import (
@@ -33,6 +31,9 @@ from deltahub.registry.maintenance.backup.snapshot import (
 )
 from deltahub.registry.maintenance.backup.verify import verify as verify_snapshot
 from deltahub.registry.maintenance.deletions import BACKUP, HoldLost
+from deltahub.registry.maintenance.restore.run import Restored
+from deltahub.registry.maintenance.restore.run import restore as restore_snapshot
+from deltahub.registry.maintenance.restore.target import RestoreRefused
 from deltahub.registry.settings import Settings
 from deltahub.registry.sizes import human_size
 from deltahub.registry.storage.base import StoreError, StoreFull, StoreUnavailable

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, make_url
 
-from deltahub.registry.maintenance.backup import restore as restoring
-from deltahub.registry.maintenance.backup.restore import RestoreRefused
 from deltahub.registry.maintenance.backup.run import backup
+from deltahub.registry.maintenance.restore import database as restoring
+from deltahub.registry.maintenance.restore.target import RestoreRefused
 from support.registry.backing_up import findings, restored
 from support.registry.collecting import is_clean
 from support.registry.ingested import push_ingested, read_file

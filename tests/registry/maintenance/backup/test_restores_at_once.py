@@ -12,9 +12,9 @@ from deltahub.registry import Registry
 from deltahub.registry.commands.backup import restore as restore_command
 from deltahub.registry.data_folder import SERVE_LOCK, WORKER_LOCK, DataFolderBusy, check_free
 from deltahub.registry.db.models import Repository
-from deltahub.registry.maintenance.backup import restore as restoring
-from deltahub.registry.maintenance.backup.restore import RestoreRefused
 from deltahub.registry.maintenance.backup.run import backup
+from deltahub.registry.maintenance.restore import run as restoring
+from deltahub.registry.maintenance.restore.target import RestoreRefused
 from support.registry.backing_up import restored
 from support.registry.ingested import push_ingested
 from support.registry.opened import caller, opened_registry
@@ -30,7 +30,7 @@ def place(hub: SmallHub, tmp_path: Path) -> Path:
 def test_a_second_restore_and_a_hub_cannot_begin_beside_a_restore(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, data_dir = restoring._place_database, tmp_path / "else" / "data"
+    real, data_dir = restoring.place_database, tmp_path / "else" / "data"
     outputs = []
 
     def late(*arguments: object) -> None:
@@ -42,7 +42,7 @@ def test_a_second_restore_and_a_hub_cannot_begin_beside_a_restore(
         outputs.append((again.exit_code, again.output))
         real(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(restoring, "_place_database", late)
+    monkeypatch.setattr(restoring, "place_database", late)
     restored(place, tmp_path / "else")
     ((status, output),) = outputs
     assert status == 3
@@ -54,17 +54,17 @@ def test_a_second_restore_and_a_hub_cannot_begin_beside_a_restore(
 def test_a_restore_whose_folder_was_deleted_does_not_touch_the_next_one(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = restoring._place_database
+    real = restoring.place_database
 
     def late(*arguments: object) -> None:
-        monkeypatch.setattr(restoring, "_place_database", real)
+        monkeypatch.setattr(restoring, "place_database", real)
         shutil.rmtree(tmp_path / "else" / "data")
         restored(place, tmp_path / "else")
         with opened_registry(tmp_path / "else") as reg:
             push_ingested(reg, caller(reg, "ann"), "ann/later", {"z.bin": os.urandom(5000)})
         real(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(restoring, "_place_database", late)
+    monkeypatch.setattr(restoring, "place_database", late)
     with pytest.raises(RestoreRefused, match="another restore"):
         restored(place, tmp_path / "else")
     with opened_registry(tmp_path / "else") as reg:
