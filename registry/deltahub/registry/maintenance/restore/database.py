@@ -2,6 +2,8 @@
 
 import hashlib
 import os
+import re
+import secrets
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
@@ -19,15 +21,58 @@ from deltahub.registry.db.tables.stores import (
     HubIdentity,
     ObjectStore,
 )
-from deltahub.registry.maintenance.backup.database import run_tool
+from deltahub.registry.maintenance.backup.database import is_sqlite, run_tool, tool_output
 from deltahub.registry.maintenance.backup.place import Place
 from deltahub.registry.maintenance.backup.snapshot import Snapshot, decompressed
-from deltahub.registry.maintenance.restore.target import RestoreRefused, require_ours
+from deltahub.registry.maintenance.restore.target import LOOKED_AT, RestoreRefused, require_ours
 from deltahub.registry.settings import Settings
 from deltahub.registry.storage.disk import Disk
 from deltahub.registry.storage.local import translated
 from deltahub.registry.stores.restore_marker import RestoreMarker, write_marker
 from deltahub.registry.xet.epochs import leap_epoch
+
+
+def lost_places(place: Place, snapshot: Snapshot, data_dir: Path) -> list[str]:
+    """URLs of the buckets that hold the objects of the hub in the backup, or did.
+
+    The copy of the database is unpacked in the data folder, which has room for it.
+    """
+    path = data_dir / f"{LOOKED_AT}{secrets.token_hex(8)}"
+    try:
+        _unpack(place, snapshot, path)
+        if is_sqlite(snapshot.database.name):
+            with closing(sqlite3.connect(path)) as connection:
+                urls = [str(url) for (url,) in connection.execute("SELECT url FROM object_stores")]
+        else:
+            urls = _urls_in_dump(path)
+        return [url for url in urls if url]
+    except sqlite3.DatabaseError:
+        return []  # an old release's database has no such table, and a damaged one tells nothing
+    finally:
+        for file in data_dir.glob(path.name + "*"):
+            file.unlink(missing_ok=True)
+
+
+def _urls_in_dump(dump: Path) -> list[str]:
+    text = tool_output(
+        "pg_restore", "--data-only", f"--table={ObjectStore.__tablename__}", "--file=-", str(dump)
+    )
+    found = re.search(r"^COPY [^\n]*\(([^)]*)\) FROM stdin;\n(.*?)^\\\.$", text, re.DOTALL | re.M)
+    if found is None:
+        return []
+    column = found[1].split(", ").index("url")
+    return [line.split("\t")[column] for line in found[2].splitlines()]
+
+
+def _unpack(place: Place, snapshot: Snapshot, path: Path) -> None:
+    with translated(str(path)):
+        fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "wb") as file:
+            key = snapshot.key(snapshot.database)
+            for chunk in decompressed(place.store, key, snapshot.database):
+                file.write(chunk)
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def place_database(
@@ -37,15 +82,9 @@ def place_database(
     path = data_dir / "restore.database"
     with translated(str(data_dir)):
         require_ours(data_dir, marker)
-        for old in data_dir.glob(path.name + "*"):
+        for old in [*data_dir.glob(path.name + "*"), *data_dir.glob(LOOKED_AT + "*")]:
             old.unlink()
-        fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "wb") as file:
-            key = snapshot.key(snapshot.database)
-            for chunk in decompressed(place.store, key, snapshot.database):
-                file.write(chunk)
-            file.flush()
-            os.fsync(file.fileno())
+    _unpack(place, snapshot, path)
     if settings.database_url is not None:
         _fill_postgresql(settings.database_url, path, data_dir, marker)
         path.unlink()
@@ -65,13 +104,30 @@ def place_database(
         Disk().fsync_dir(data_dir)
 
 
+def require_empty_database(url: str) -> None:
+    """RestoreRefused if the database of PostgreSQL has tables; a registry error if it is away."""
+    with closing(Database(url)) as database:
+        if _tables(database):
+            raise _not_empty()
+
+
+def _tables(database: Database) -> set[str]:
+    with database.errors_translated(), database.read_engine.connect() as connection:
+        return set(inspect(connection).get_table_names())
+
+
+def _not_empty() -> RestoreRefused:
+    return RestoreRefused(
+        "the database of DELTAHUB_DATABASE_URL has tables already: name an empty one"
+    )
+
+
 def _fill_postgresql(url: str, dump: Path, data_dir: Path, marker: RestoreMarker) -> None:
     named = make_url(url).set(password=None).render_as_string()
     begun = replace(marker, database=hashlib.sha256(named.encode()).hexdigest())
     database = Database(url)
     try:
-        with database.errors_translated(), database.read_engine.connect() as connection:
-            tables = set(inspect(connection).get_table_names())
+        tables = _tables(database)
         if not tables:
             require_ours(data_dir, marker)
             write_marker(data_dir, begun)
@@ -80,9 +136,7 @@ def _fill_postgresql(url: str, dump: Path, data_dir: Path, marker: RestoreMarker
                 "--no-privileges", str(dump),
             )  # fmt: skip
         elif not _is_filled(database, tables, marker, is_begun=marker == begun):
-            raise RestoreRefused(
-                "the database of DELTAHUB_DATABASE_URL has tables already: name an empty one"
-            )
+            raise _not_empty()
         _adapt(database, marker)
     finally:
         database.close()

@@ -7,9 +7,11 @@ the locks of a hub, so that neither a hub nor another restore works in the folde
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Final
 
 from deltahub.registry.failpoints import reached
@@ -19,8 +21,18 @@ from deltahub.registry.maintenance.backup.place import Place, overlap
 from deltahub.registry.maintenance.backup.proofs import Blake3Proof
 from deltahub.registry.maintenance.backup.snapshot import Entry, Snapshot, SnapshotDamaged, entries
 from deltahub.registry.maintenance.backup.verify import place_key
-from deltahub.registry.maintenance.restore.database import place_database
-from deltahub.registry.maintenance.restore.target import RestoreRefused, alone, begin, claim
+from deltahub.registry.maintenance.restore.database import (
+    lost_places,
+    place_database,
+    require_empty_database,
+)
+from deltahub.registry.maintenance.restore.target import (
+    RestoreRefused,
+    claim,
+    own_folder,
+    require_apart,
+    require_empty,
+)
 from deltahub.registry.settings import Settings
 from deltahub.registry.storage.base import Store
 from deltahub.registry.storage.disk import Disk
@@ -53,7 +65,7 @@ def restore(
 
     RestoreRefused if one of them is not empty; DataFolderBusy if another restore, or a hub, works
     in the folder; SnapshotDamaged, whose text names the object; ToolMissing, StoreError. After an
-    error, run it again.
+    error, run it again: to the same target if objects were copied, else to any.
     """
     data_dir = settings.data_dir.resolve()
     url = settings.store_url or ""
@@ -64,14 +76,15 @@ def restore(
                 " another place with --data-dir or --store-url"
             )
     _require_kind(snapshot, settings)
-    with alone(data_dir):
-        marker = begin(data_dir, snapshot, url)
-        store = open_store(url, data_dir / OBJECTS, settings, Disk())
-        try:
-            claim(store, marker, url or str(data_dir / OBJECTS))
+    where = url or str(data_dir / OBJECTS)
+    with own_folder(data_dir) as folder:
+        marker = folder.begun(snapshot, url)
+        if marker is None:
+            _check_target(place, snapshot, settings, data_dir)
+            marker = folder.begin(snapshot, url)
+        with closing(open_store(url, data_dir / OBJECTS, settings, Disk())) as store:
+            claim(folder, store, marker, where)
             restored = _Objects(place, store, snapshot, progress).copy()
-        finally:
-            store.close()
         progress("the database", restored.n_bytes)
         reached("restore.before_database")
         place_database(place, snapshot, settings, data_dir, marker)
@@ -91,6 +104,16 @@ def _require_kind(snapshot: Snapshot, settings: Settings) -> None:
             else "name an empty one with DELTAHUB_DATABASE_URL"
         )
         raise RestoreRefused(f"snapshot {snapshot.name} is of a database of {kind}: {way_out}")
+
+
+def _check_target(place: Place, snapshot: Snapshot, settings: Settings, data_dir: Path) -> None:
+    """Refuse a wrong bucket or database now, and not after hours of copying."""
+    if url := settings.store_url:
+        with closing(open_store(url, Path(), settings, Disk(), is_read_only=True)) as store:
+            require_empty(store, url)
+        require_apart(url, lost_places(place, snapshot, data_dir), settings.s3_endpoint)
+    if settings.database_url is not None:
+        require_empty_database(settings.database_url)
 
 
 class _Objects:
