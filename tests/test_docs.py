@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from deltahub.registry.settings import Settings
 from deltahub.server.errors import STATUS_OF
 from deltahub.server.settings import ServerSettings
 from deltahub.workers.settings import WorkerSettings
+from support.containers import compose
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -94,3 +96,38 @@ def test_links_between_documents_lead_somewhere() -> None:
         for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
             if "://" not in target:
                 assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_recipes_with_compose_name_its_services_and_real_options() -> None:
+    services = compose.read(ROOT / "docker-compose.yml", {})
+    lines = re.findall(
+        r"^docker compose (?:run|exec) (.*)$",
+        "\n".join((DOCS / name).read_text() for name in ("backup.md", "operations.md")),
+        re.MULTILINE,
+    )
+    n_checked = 0
+    for line in lines:
+        words = shlex.split(line, comments=True)
+        if "deltahub" not in words:
+            continue
+        at = words.index("deltahub")
+        assert words[at - 1] in services, line
+        command: click.Command | None = group
+        given = words[at + 1 :]
+        with click.Context(group) as context:
+            while isinstance(command, click.Group) and given and not given[0].startswith("-"):
+                command = command.get_command(context, given.pop(0))
+        assert command is not None, line
+        options = {name for each in command.params for name in each.opts}
+        assert {word for word in given if word.startswith("--")} <= options, line
+        n_checked += 1
+    assert n_checked >= 5
+
+
+def test_a_hub_of_the_compose_file_without_a_bucket_loses_all_variables_of_s3() -> None:
+    hub = compose.read(ROOT / "docker-compose.yml", {})["hub"]
+    names = {name for name in hub.values["environment"] if re.match("DELTAHUB_S(3|TORE)_", name)}
+    (line,) = re.findall(
+        r"^- \*\*Objects in a folder.*$", (DOCS / "operations.md").read_text(), re.M
+    )
+    assert set(re.findall(r"`(DELTAHUB_\w+)`", line)) == names

@@ -6,13 +6,14 @@ from pathlib import Path
 import pytest
 
 from deltahub.registry.maintenance.backup.place import PlaceRefused
-from deltahub.registry.maintenance.backup.restore import RestoreRefused
 from deltahub.registry.maintenance.backup.run import backup
+from deltahub.registry.maintenance.restore.target import RestoreRefused
 from support.registry.backing_up import findings, names, restored
 from support.registry.collecting import is_clean
 from support.registry.ingested import push_ingested, read_file
 from support.registry.opened import caller, opened_registry
 from support.registry.small_hub import BASE, PATH, TUNE, fill
+from support.service.seaweedfs import S3Service
 
 
 def another(store_url: str) -> str:
@@ -39,6 +40,28 @@ def test_a_hub_in_a_folder_is_backed_up_to_a_bucket(store_url: str, tmp_path: Pa
         assert read_file(reg, revisions["ann/tune"], PATH) == TUNE
         assert read_file(reg, more, "more.bin") == b"more" * 5_000_000
         assert is_clean(reg)
+
+
+def test_a_place_may_have_its_own_service_and_key(
+    service: S3Service, store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, secret = (
+        service.environment[f"AWS_{name}"] for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY")
+    )
+    credentials = tmp_path / "credentials"
+    credentials.write_text(
+        f"[backup]\naws_access_key_id = {key}\naws_secret_access_key = {secret}\n"
+    )
+    # What the hub uses for its own bucket: another service and another key.
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "another")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    monkeypatch.setenv("DELTAHUB_S3_ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(credentials))
+    place = f"{store_url}?endpoint={service.endpoint}&region=us-east-1&profile=backup"
+    with opened_registry(tmp_path) as reg:
+        fill(reg, caller(reg, "ann"))
+        backup(reg, place)
+    assert findings(place) == []
 
 
 def test_a_hub_in_a_bucket_is_backed_up_to_a_folder_and_restored_to_a_bucket(

@@ -5,6 +5,7 @@ from base64 import b64encode
 from pathlib import Path
 
 import pytest
+from botocore.exceptions import ClientError
 
 from deltahub.registry.settings import Settings
 from deltahub.registry.storage.base import (
@@ -13,6 +14,7 @@ from deltahub.registry.storage.base import (
     StoreFull,
     StoreUnavailable,
 )
+from deltahub.registry.storage.s3.errors import translation
 from deltahub.registry.storage.s3.store import S3Store
 from deltahub.registry.store_url import S3Location
 from support.service.s3_faults import S3Faults
@@ -183,9 +185,28 @@ def test_a_missing_bucket_is_no_missing_object(service: S3Service, store_url: st
         lambda: list(store.list("")),
         store.mark,
     ):
-        with pytest.raises(StoreUnavailable, match="create the bucket"):
+        with pytest.raises(StoreUnavailable, match=r"create the bucket, or name another one$"):
             read()
     store.close()
+
+
+def test_an_error_at_aws_says_how_to_name_another_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")  # nobody listens there
+    store = S3Store(S3Location("bucket", "hub/"), Settings(s3_endpoint=None, s3_retry_s=0))
+    with pytest.raises(StoreUnavailable, match=r"at AWS.*DELTAHUB_S3_ENDPOINT, or .*[?]endpoint="):
+        store.mark()
+    store.close()
+    location = S3Location("bucket")
+    for code, is_said in (
+        ("InvalidAccessKeyId", True),
+        ("NoSuchBucket", True),
+        ("SlowDown", False),
+    ):
+        error = ClientError({"Error": {"Code": code}}, "GetObject")
+        assert ("?endpoint=" in str(translation(location, None, "key", error))) == is_said
+        assert "?endpoint=" not in str(translation(location, "http://one", "key", error))
 
 
 def test_in_an_emptied_or_replaced_bucket_no_object_is_missing(

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from deltahub.registry.db.models import Pack
-from deltahub.registry.maintenance.backup.restore import RestoreRefused
 from deltahub.registry.maintenance.backup.run import backup
 from deltahub.registry.maintenance.move.run import MoveRefused, move
+from deltahub.registry.maintenance.restore.target import RestoreRefused
 from deltahub.registry.storage.keys import pack_key
 from deltahub.registry.stores.current import WrongStore
 from support.registry.backing_up import restored

@@ -66,9 +66,13 @@ class DataFolderLock:
         self._descriptor: int | None = None
 
     def __enter__(self) -> "DataFolderLock":
-        with translated(str(self._path)):
-            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        _lock(descriptor, self._path, fcntl.LOCK_EX)
+        while True:
+            with translated(str(self._path)):
+                descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            _lock(descriptor, self._path, fcntl.LOCK_EX)
+            if os.fstat(descriptor).st_nlink:
+                break
+            os.close(descriptor)  # its holder has deleted it, so it keeps nobody out
         try:
             with translated(str(self._path)):
                 os.ftruncate(descriptor, 0)

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from deltahub.registry.maintenance.backup.place import opened_to_read
-from deltahub.registry.maintenance.backup.restore import Restored, restore
 from deltahub.registry.maintenance.backup.snapshot import finished, load
 from deltahub.registry.maintenance.backup.verify import verify
+from deltahub.registry.maintenance.restore.run import Restored, restore
 from deltahub.registry.settings import Settings
 
 

@@ -19,8 +19,6 @@ from deltahub.registry.errors import RegistryError
 from deltahub.registry.maintenance.backup.copy import CopyDamaged
 from deltahub.registry.maintenance.backup.database import ToolMissing
 from deltahub.registry.maintenance.backup.place import Place, PlaceRefused, opened_to_read
-from deltahub.registry.maintenance.backup.restore import Restored, RestoreRefused
-from deltahub.registry.maintenance.backup.restore import restore as restore_snapshot
 from deltahub.registry.maintenance.backup.run import Outcome
 from deltahub.registry.maintenance.backup.run import backup as make_backup
 from deltahub.registry.maintenance.backup.snapshot import (
@@ -33,9 +31,13 @@ from deltahub.registry.maintenance.backup.snapshot import (
 )
 from deltahub.registry.maintenance.backup.verify import verify as verify_snapshot
 from deltahub.registry.maintenance.deletions import BACKUP, HoldLost
+from deltahub.registry.maintenance.restore.run import Restored
+from deltahub.registry.maintenance.restore.run import restore as restore_snapshot
+from deltahub.registry.maintenance.restore.target import RestoreRefused
 from deltahub.registry.settings import Settings
 from deltahub.registry.sizes import human_size
 from deltahub.registry.storage.base import StoreError, StoreFull, StoreUnavailable
+from deltahub.registry.stores.current import OBJECTS
 
 _FAILURES = (
     PlaceRefused, SnapshotDamaged, SnapshotNotFound, CopyDamaged, ToolMissing, HoldLost,
@@ -164,8 +166,8 @@ def verify(place_name: str, name: str | None, as_json: bool) -> None:
 )  # fmt: skip
 @click.option(
     "--store-url", metavar="URL",
-    help="Where the objects go, s3://BUCKET/PREFIX; by default the folder `objects` in the data"
-    " folder (DELTAHUB_STORE_URL).",
+    help="Where the objects go, s3://BUCKET/PREFIX; by default the bucket of DELTAHUB_STORE_URL,"
+    " and without that variable the folder `objects` in the data folder.",
 )  # fmt: skip
 @json_option
 def restore(
@@ -181,7 +183,9 @@ def restore(
     given = {} if store_url is None else {"store_url": store_url}
     line = StageLine("restoring")
     with _opened(place_name, data_dir=data_dir, **given) as (settings, place):
-        restored = restore_snapshot(place, load(place, name), settings, line.show)
+        snapshot = load(place, name)
+        click.echo(f"restoring {snapshot.name}; {_target_text(settings, store_url)}", err=True)
+        restored = restore_snapshot(place, snapshot, settings, line.show)
     line.end()
     if as_json:
         click.echo(json.dumps(_restored_data(restored), indent=2))
@@ -265,6 +269,14 @@ def _restored_lines(restored: Restored, data_dir: Path) -> Iterator[str]:
     yield from _finding_lines(snapshot.findings)
     yield "back it up to a new place: the old one stays with the lost hub, which may come back"
     yield f"start it with `deltahub serve --data-dir {data_dir}`"
+
+
+def _target_text(settings: Settings, given_url: str | None) -> str:
+    """Where the objects go. The environment may lead them to a bucket that nobody thinks of."""
+    if settings.store_url is None:
+        return f"its objects go to the folder {settings.data_dir.resolve() / OBJECTS}"
+    source = "--store-url" if given_url is not None else "DELTAHUB_STORE_URL"
+    return f"its objects go to {settings.store_url} ({source})"
 
 
 def _snapshot_data(snapshot: Snapshot) -> dict[str, Any]:

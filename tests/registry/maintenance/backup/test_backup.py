@@ -10,9 +10,9 @@ from deltahub.registry.catalog.repositories import delete_repository
 from deltahub.registry.db.models import XetEpoch, Xorb
 from deltahub.registry.maintenance.backup.place import PlaceRefused
 from deltahub.registry.maintenance.backup.prune import Pruned
-from deltahub.registry.maintenance.backup.restore import RestoreRefused
 from deltahub.registry.maintenance.backup.run import Outcome, backup
 from deltahub.registry.maintenance.backup.snapshot import SnapshotNotFound
+from deltahub.registry.maintenance.restore.target import RestoreRefused
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
 from deltahub.registry.storage.keys import xorb_key

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner, Result
 
 from deltahub.registry.commands.backup import backup, restore
@@ -34,6 +35,7 @@ def test_a_backup_is_made_listed_proved_and_restored(hub: SmallHub, tmp_path: Pa
     restored = run("restore", "--from", place, "--data-dir", str(new))
     assert restored.exit_code == 0, restored.output
     assert f"deltahub serve --data-dir {new}" in restored.output
+    assert f"its objects go to the folder {new / 'objects'}" in restored.stderr
     refused = run("restore", "--from", place, "--data-dir", str(new))
     assert refused.exit_code == 2
     assert "is not empty" in refused.output
@@ -57,9 +59,25 @@ def test_what_cannot_run_says_why(hub: SmallHub, tmp_path: Path) -> None:
     away = str(tmp_path / "away" / "place")
     refused = run("backup", "--to", away, "--data-dir", data_dir)
     assert refused.exit_code == 2
-    assert away in refused.output
+    assert f"there is no folder {tmp_path / 'away'}" in refused.output
     assert run("backup", "list", "--from", away).exit_code == 2
     with deletions_held(hub.reg):
         busy = run("backup", "--to", str(tmp_path / "place"), "--data-dir", data_dir)
     assert busy.exit_code == 3
     assert "another backup" in busy.output
+
+
+def test_a_restore_says_which_bucket_the_environment_leads_it_to(
+    hub: SmallHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, new = str(tmp_path / "place"), tmp_path / "new"
+    assert run("backup", "--to", place, "--data-dir", str(hub.reg.data_dir)).exit_code == 0
+    for name, value in {
+        "DELTAHUB_STORE_URL": "s3://hubs/other", "DELTAHUB_S3_ENDPOINT": "http://127.0.0.1:1",
+        "DELTAHUB_S3_RETRY_S": "0", "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    away = run("restore", "--from", place, "--data-dir", str(new))
+    assert away.exit_code == 2
+    assert "its objects go to s3://hubs/other (DELTAHUB_STORE_URL)" in away.stderr
+    assert not new.exists()

@@ -10,9 +10,9 @@ import pytest
 from deltahub.registry.db.models import utc_now
 from deltahub.registry.maintenance.backup.place import Place, PlaceRefused, overlap
 from deltahub.registry.maintenance.backup.prune import remove_unfinished
-from deltahub.registry.maintenance.backup.restore import RestoreRefused
 from deltahub.registry.maintenance.backup.run import backup
 from deltahub.registry.maintenance.backup.snapshot import names_in
+from deltahub.registry.maintenance.restore.target import RestoreRefused
 from deltahub.registry.settings import Settings
 from deltahub.registry.storage.keys import pack_key
 from deltahub.registry.storage.local import FileStore

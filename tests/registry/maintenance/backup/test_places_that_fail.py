@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from deltahub.registry.maintenance.backup import place as places
+from deltahub.registry.maintenance.backup.place import PlaceRefused
 from deltahub.registry.maintenance.backup.run import backup
-from deltahub.registry.storage.base import StoreFull, StoreUnavailable
+from deltahub.registry.storage.base import StoreFull
 from support.registry.backing_up import findings, names
 from support.registry.collecting import is_clean
 from support.registry.small_hub import SmallHub
@@ -31,7 +32,8 @@ def test_a_full_place_ends_the_backup_and_the_next_one_goes_on(
 
 
 def test_a_place_that_is_away_is_said(hub: SmallHub, tmp_path: Path) -> None:
-    with pytest.raises(StoreUnavailable, match="not-mounted"):
+    with pytest.raises(PlaceRefused, match=r"no folder .*not-mounted.* mount the disk, or make"):
         backup(hub.reg, str(tmp_path / "not-mounted" / "place"))
+    assert not (tmp_path / "not-mounted").exists()
     assert hub.reg.store.held_until() is None
     assert is_clean(hub.reg)

@@ -6,9 +6,14 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, make_url
 
-from deltahub.registry.maintenance.backup import restore as restoring
-from deltahub.registry.maintenance.backup.restore import RestoreRefused
+from deltahub.registry.db.tables.stores import ObjectStore
+from deltahub.registry.maintenance.backup.place import opened_to_read
 from deltahub.registry.maintenance.backup.run import backup
+from deltahub.registry.maintenance.backup.snapshot import load
+from deltahub.registry.maintenance.restore import database as restoring
+from deltahub.registry.maintenance.restore.database import lost_places
+from deltahub.registry.maintenance.restore.target import RestoreRefused
+from deltahub.registry.settings import Settings
 from support.registry.backing_up import findings, restored
 from support.registry.collecting import is_clean
 from support.registry.ingested import push_ingested, read_file
@@ -34,11 +39,22 @@ def test_everything_comes_back(server: str, tmp_path: Path) -> None:
         restored(place, tmp_path / "none")
     with pytest.raises(RestoreRefused, match="has tables already"):
         restored(place, tmp_path / "full", database_url=server)
+    assert not (tmp_path / "full").exists()
     again = made(server, "again")
     restored(place, tmp_path / "elsewhere", database_url=again)
     with opened_registry(tmp_path / "elsewhere", database_url=again) as reg:
         assert read_file(reg, revision, "a.bin") == b"a" * 5000
         assert is_clean(reg)
+
+
+def test_the_dump_tells_where_the_lost_hub_had_its_objects(server: str, tmp_path: Path) -> None:
+    with opened_registry(tmp_path, database_url=made(server, "moved")) as reg:
+        with reg.db.write() as session:
+            session.add(ObjectStore(mark="0" * 32, url="s3://hubs/hub1", state="left"))
+        backup(reg, str(tmp_path / "place"))
+    with opened_to_read(str(tmp_path / "place"), Settings()) as place:
+        assert lost_places(place, load(place, None), tmp_path) == ["s3://hubs/hub1"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "place"]
 
 
 def test_a_restore_that_ended_after_the_dump_was_loaded_goes_on(

@@ -108,25 +108,31 @@ def _postgresql(database: Database, path: Path) -> Iterator[DatabaseCopy]:
 
 def run_tool(program: str, url: str, *arguments: str) -> None:
     """Run pg_dump or pg_restore on the database of an SQLAlchemy URL; ToolMissing."""
+    from psycopg.conninfo import make_conninfo
+
+    parsed = make_url(url)
+    _, given = parsed.get_dialect()().create_connect_args(parsed)
+    password = given.pop("password", None)
+    tool_output(program, *arguments, f"--dbname={make_conninfo(**given)}", password=password)
+
+
+def tool_output(program: str, *arguments: str, password: str | None = None) -> str:
+    """What a program of PostgreSQL prints; ToolMissing."""
     found = shutil.which(program)
     if found is None:
         raise ToolMissing(
             f"the hub's database is on PostgreSQL, and {program} is not on this machine: install"
             " PostgreSQL's client programs, of the server's version or a newer one"
         )
-    from psycopg.conninfo import make_conninfo
-
-    parsed = make_url(url)
-    _, given = parsed.get_dialect()().create_connect_args(parsed)
-    password = given.pop("password", None)
     environment = {**os.environ, **({"PGPASSWORD": password} if password else {})}
     done = subprocess.run(
-        [found, *arguments, f"--dbname={make_conninfo(**given)}"],
+        [found, *arguments],
         env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
     )  # fmt: skip
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
         raise ToolMissing(f"{program} failed: {lines[-1][:500]}")
+    return done.stdout
 
 
 def is_sqlite(name: str) -> bool:

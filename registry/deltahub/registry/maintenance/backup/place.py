@@ -60,7 +60,8 @@ def opened_to_write(
     """The place of this hub's backups, made if nothing lies there.
 
     hub_places: folders and URLs that hold the hub itself. PlaceRefused, and nothing is changed, if
-    something else lies there; DataFolderBusy if another backup writes there.
+    something else lies there, or a folder's parent is not there; DataFolderBusy if another backup
+    writes there.
     """
     for other in hub_places:
         if overlap(name, other, settings):
@@ -70,7 +71,9 @@ def opened_to_write(
                 " or another bucket"
             )
     folder = _folder(name)
-    if folder is not None:  # opening it to write makes it a store, and tidies up in it
+    if folder is not None:
+        _require_parent(folder, name)
+        # Opening it to write makes it a store, and tidies up in it.
         _is_marked(_open(name, settings, is_read_only=True), name, hub)
     store = _open(name, settings, is_read_only=False)
     try:
@@ -82,6 +85,16 @@ def opened_to_write(
             yield Place(name, store, hub, is_locked=folder is not None)
     finally:
         store.close()
+
+
+def _require_parent(folder: Path, name: str) -> None:
+    """A disk that is not mounted lacks the folder, and the backup would go to another disk."""
+    if not folder.parent.is_dir():
+        raise PlaceRefused(
+            f"{name}: there is no folder {folder.parent}. A backup makes the last folder of its"
+            " place and none above it, because the others may be on a disk that is not mounted:"
+            f" mount the disk, or make the folder (`mkdir -p {folder.parent}`), and run it again"
+        )
 
 
 def overlap(one: str, other: str, settings: Settings) -> bool:

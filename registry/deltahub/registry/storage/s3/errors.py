@@ -100,17 +100,29 @@ def translation(location: S3Location, endpoint: str | None, key: str, exc: Excep
     if code_of(exc) in _FULL or _status(exc) == 507:
         text = f"{key}: {where} has no room ({_reason(exc)}): raise its quota, or add disks"
         return BucketFull(text)
-    return BucketUnavailable(f"{key} in {where}: {_reason(exc)}{_way_out(exc)}")
+    hint = "" if endpoint else _other_service(exc)
+    return BucketUnavailable(f"{key} in {where}: {_reason(exc)}{_way_out(exc, endpoint)}{hint}")
 
 
-def _way_out(exc: Exception) -> str:
+def _other_service(exc: Exception) -> str:
+    """What to do if the request went to AWS only because nobody named the service."""
+    code = code_of(exc)
+    if code and code not in {"NoSuchBucket", *_CREDENTIALS, *_DENIED, *_REGION}:
+        return ""
+    return (
+        "; if the bucket is not at AWS, name its service with DELTAHUB_S3_ENDPOINT, or in the URL"
+        " with ?endpoint="
+    )
+
+
+def _way_out(exc: Exception, endpoint: str | None) -> str:
     code = code_of(exc)
     if isinstance(exc, NoCredentialsError | PartialCredentialsError):
         return ": set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name a profile"
     if code in _CREDENTIALS or isinstance(exc, CredentialRetrievalError):
         return ": the service refuses the credentials; check AWS_ACCESS_KEY_ID and its secret"
     if code == "NoSuchBucket":
-        return ": create the bucket, or name another one with DELTAHUB_STORE_URL"
+        return ": create the bucket, or name another one"
     if code in _REGION or _status(exc) in (301, 307):
         return ": the bucket is in another region; set DELTAHUB_S3_REGION"
     if code in _CLOCK:
@@ -125,7 +137,8 @@ def _way_out(exc: Exception) -> str:
     if isinstance(exc, SSLError):
         return ": name the file of the service's certificates with DELTAHUB_S3_CA"
     if is_transient(exc) and not code:
-        return ": is the service running, and DELTAHUB_S3_ENDPOINT its address?"
+        its_address = ", and DELTAHUB_S3_ENDPOINT its address" if endpoint else ""
+        return f": is the service running{its_address}?"
     return ""
 
 
