@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO
@@ -149,10 +149,7 @@ class KillCampaign:
         elif victim == "hub":
             hub.kill_all()
         elif victim == "worker":
-            pids = worker_pids(hub)
-            for pid in pids:
-                os.kill(pid, signal.SIGKILL)
-            is_killed = bool(pids)
+            kill_worker(hub)
         elif victim == "gc":
             is_killed = collect_and_kill(hub, chance)
         elif victim == "store":
@@ -176,9 +173,23 @@ class KillCampaign:
             assert hashlib.sha256(answer.body).hexdigest() == expected, (name, commit, path)
 
 
+def kill_worker(hub: ServedHub) -> None:
+    """Kill the server's worker, which it may just be starting again."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while not (pids := worker_pids(hub)):
+        assert time.monotonic() < deadline, "the hub has no worker"
+        time.sleep(0.05)
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+
+
 def worker_pids(hub: ServedHub) -> list[int]:
-    children = Path(f"/proc/{hub.process.pid}/task/{hub.process.pid}/children").read_text()
-    return [int(pid) for pid in children.split()]
+    """The server's child processes, whichever of its threads started them."""
+    pids: list[int] = []
+    for task in Path(f"/proc/{hub.process.pid}/task").iterdir():
+        with suppress(FileNotFoundError):  # the thread has ended
+            pids += [int(pid) for pid in (task / "children").read_text().split()]
+    return pids
 
 
 def collect_and_kill(hub: ServedHub, chance: random.Random) -> bool:
