@@ -43,6 +43,7 @@ ELSEWHERE = (
     "restore.",
     "deferred.",
     "move.",
+    "salvage.",
     "scrub.",
     "copies.",
 )

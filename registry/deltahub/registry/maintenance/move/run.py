@@ -49,7 +49,7 @@ def _tell_nobody(text: str, *, is_step: bool = False) -> None:
     pass
 
 
-class MoveRefused(StoreError):
+class MoveRefused(Exception):
     """The objects cannot be moved there, or not now. Nothing was changed."""
 
     code = "move_refused"
