@@ -76,12 +76,14 @@ def test_a_store_that_hangs_is_away_though_it_raises_no_error(reg: Registry) -> 
     ours = mark.read_text()
     mark.unlink()
     os.mkfifo(mark)  # whoever reads it waits for somebody who writes
+    others = set(threading.enumerate())  # a hub of other tests may have a watch, too
     with watching(reg, slow_s=0.3) as watch:
         wait_for(watch, "has not answered for")
         began = time.monotonic()
         assert watch.problem() is not None
-        assert time.monotonic() - began < 0.1, "who asks for the problem does not wait"
-        assert [each.name for each in threading.enumerate()].count("store watch") == 1
+        assert time.monotonic() - began < 1.0, "who asks for the problem does not wait"
+        new = [each.name for each in threading.enumerate() if each not in others]
+        assert new.count("store watch") == 1
         blocked = mark.rename(mark.with_name("fifo"))
         mark.write_text(ours)
         blocked.write_text(ours)
