@@ -62,3 +62,37 @@ class ForwardingStore:
 
     def close(self) -> None:
         self.inner.close()
+
+
+class HoldingStore(ForwardingStore):
+    """Holds bytes of objects of `inner`; drops them once the store has put or deleted the object.
+
+    A subclass drops what it holds in _drop().
+    """
+
+    def put(self, key: str, chunks: Iterable[Buffer]) -> None:
+        try:
+            self.inner.put(key, chunks)
+        finally:  # the put may have worked although its answer was lost
+            self._drop((key,))
+
+    def put_together(self, objects: Mapping[str, Buffer]) -> None:
+        try:
+            self.inner.put_together(objects)
+        finally:
+            self._drop(objects)
+
+    def take_file(self, key: str, path: Path) -> None:
+        try:
+            self.inner.take_file(key, path)
+        finally:
+            self._drop((key,))
+
+    def delete_together(self, keys: Collection[str]) -> None:
+        try:
+            self.inner.delete_together(keys)
+        finally:
+            self._drop(keys)
+
+    def _drop(self, keys: Collection[str]) -> None:
+        raise NotImplementedError

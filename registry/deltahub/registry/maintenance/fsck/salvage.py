@@ -66,13 +66,13 @@ def _readable(reader: FileReader, tensor_ids: Sequence[int]) -> Iterator[TensorL
     for batch in batches(tensor_ids, PART_TENSORS):
         located = reader.locate(batch)
         for tensor in (located[each] for each in batch if each in located):
-            digest = blake3()
+            digest, places = blake3(), {tensor.id: tensor}
             try:
-                for piece in reader.stream_tensor(dict(located), tensor.id, 0, tensor.size):
+                for piece in reader.stream_tensor(places, tensor.id, 0, tensor.size):
                     digest.update(piece)
             except (RegistryError, CodecError, StoreError):
                 continue
-            if digest.digest() == tensor.hash:
+            if digest.digest() == tensor.hash and places[tensor.id] == tensor:
                 yield tensor
 
 

@@ -2,14 +2,12 @@
 
 import logging
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from threading import BoundedSemaphore, Lock
 from typing import Final
 
 from deltahub.registry.storage.base import (
-    Buffer,
     ObjectNotFound,
     ShortObject,
     Store,
@@ -18,7 +16,7 @@ from deltahub.registry.storage.base import (
 from deltahub.registry.storage.cache.entry import SEGMENT_BYTES, DamagedEntry, Entry
 from deltahub.registry.storage.cache.flights import Flights
 from deltahub.registry.storage.cache.object_cache import ObjectCache
-from deltahub.registry.storage.forwarding import ForwardingStore
+from deltahub.registry.storage.forwarding import HoldingStore
 from deltahub.registry.storage.keys import PACKS, check_key
 
 log = logging.getLogger(__name__)
@@ -34,7 +32,7 @@ _FULL_S: Final = 10.0
 _IDLE_BUFFERS: Final = AHEAD
 
 
-class CachedStore(ForwardingStore):
+class CachedStore(HoldingStore):
     """The store `inner`; get_cached_into() reads packs from `cache`. Processes may share both.
 
     Packs alone are cached, because a pack's key never gets other bytes. All other methods go to
@@ -92,30 +90,6 @@ class CachedStore(ForwardingStore):
         self._cache.drop(key)
         self.inner.forget(key)
 
-    def put(self, key: str, chunks: Iterable[Buffer]) -> None:
-        try:
-            self.inner.put(key, chunks)
-        finally:  # the put may have worked although its answer was lost
-            self._drop((key,))
-
-    def put_together(self, objects: Mapping[str, Buffer]) -> None:
-        try:
-            self.inner.put_together(objects)
-        finally:
-            self._drop(objects)
-
-    def take_file(self, key: str, path: Path) -> None:
-        try:
-            self.inner.take_file(key, path)
-        finally:
-            self._drop((key,))
-
-    def delete_together(self, keys: Collection[str]) -> None:
-        try:
-            self.inner.delete_together(keys)
-        finally:
-            self._drop(keys)
-
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
         self._cache.close_idle()
@@ -124,7 +98,7 @@ class CachedStore(ForwardingStore):
     def _is_cached(self, key: str) -> bool:
         return check_key(key).startswith(PACKS) and self._cache.limit_bytes > 0
 
-    def _drop(self, keys: Iterable[str]) -> None:
+    def _drop(self, keys: Collection[str]) -> None:
         for key in keys:
             if key.startswith(PACKS):
                 self._cache.drop(key)
