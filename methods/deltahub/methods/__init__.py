@@ -1,0 +1,1 @@
+"""Arithmetic and arguments that workers and client share: merging, adapters, transfer."""

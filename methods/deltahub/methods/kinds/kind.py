@@ -1,0 +1,35 @@
+"""The kinds of jobs that people start, and the arguments of each."""
+
+from typing import Annotated, ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+RepositoryName = Annotated[str, StringConstraints(pattern=r"^[^\s/@]+/[^\s/@]+$", max_length=200)]
+"""`namespace/name`"""
+
+RevisionName = Annotated[str, StringConstraints(pattern=r"^[^\s/@]+/[^\s/@]+(@[^\s@]+)?$")]
+"""`namespace/name` or `namespace/name@revision`; without a revision: main."""
+
+
+class Arguments(BaseModel):
+    """The arguments of one kind of job: the HTTP body, the SDK call and the CLI's options.
+
+    A field's description is the help text of its option. Unknown fields are refused.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    kind: ClassVar[str]
+    # Increase it when the order or the results of the kind's steps change: unfinished jobs of
+    # this kind, and of no other, then start again.
+    steps_version: ClassVar[int]
+
+    name: RepositoryName = Field(description="The new repository that holds the result.")
+    private: bool | None = Field(
+        default=None,
+        description="Whether the result is private. By default it is if one of its inputs is.",
+    )
+
+    def inputs(self) -> tuple[str, ...]:
+        """The revisions that the job reads, as `namespace/name[@revision]`."""
+        raise NotImplementedError

@@ -1,0 +1,1 @@
+"""Merging of fine-tunes of one base: the arithmetic, without storage."""
