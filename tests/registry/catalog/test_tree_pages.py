@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Engine, event, select
 
 from deltahub.registry import Registry
-from deltahub.registry.catalog.tree_pages import has_folder, read_folders, tree_page
+from deltahub.registry.catalog.pages.folders import has_folder, read_folders, tree_page
 from deltahub.registry.db.models import Entry, File, Revision
 from deltahub.registry.db.session import ReadSession
 from support.registry.opened import caller, opened_registry, push

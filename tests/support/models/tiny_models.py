@@ -1,5 +1,6 @@
 """Really trained models of some 100,000 parameters: a base, fine-tunes, what becomes of them."""
 
+import importlib
 import inspect
 import textwrap
 from functools import cache
@@ -62,6 +63,21 @@ def finetune(learning_rate: float, seed: int = 0) -> Tensors:
     return _train(model, inspect.getsource(inspect)[:20_000], learning_rate, 40)
 
 
+# A text for each task, unlike each other and unlike the base's.
+_TASKS = ("inspect", "decimal", "argparse", "mailbox", "tarfile", "typing", "locale", "ftplib")
+
+
+@cache
+def task(number: int, learning_rate: float = 1e-4) -> Tensors:
+    """The base after a fine-tune on the text of one task, 0 to 7. The head is the base's."""
+    torch.manual_seed(200 + number)
+    model = TinyModel()
+    model.load_state_dict(base())
+    model.head.requires_grad_(False)
+    text = inspect.getsource(importlib.import_module(_TASKS[number]))[:20_000]
+    return _train(model, text, learning_rate, 30)
+
+
 @cache
 def convolutions() -> tuple[Tensors, Tensors]:
     """(base, fine-tune) with kernels of four dimensions, and counters without any."""
@@ -108,7 +124,8 @@ def to_file(tensors: Tensors) -> bytes:
 def _train(model: TinyModel, text: str, learning_rate: float, steps: int) -> Tensors:
     torch.set_num_threads(1)
     data = torch.tensor(list(text.encode()))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate)
+    trained = [each for each in model.parameters() if each.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=learning_rate)
     for _ in range(steps):
         at = torch.randint(0, len(data) - 5, (64,))
         context = torch.stack([data[at + i] for i in range(4)], dim=1)

@@ -11,8 +11,9 @@ from typing import Final
 import xxhash
 
 from deltahub.codecs.dtypes import DType
-from deltahub.codecs.errors import CorruptFrame, UnsupportedVersion
+from deltahub.codecs.errors import CorruptFrame, InvalidInput, UnsupportedVersion
 from deltahub.codecs.frames.base_plan import MAX_SEGMENTS, MAX_TENSOR_BYTES, BasePlan, BaseSegment
+from deltahub.codecs.ids import ID_BYTES
 from deltahub.codecs.protocol import Buffer, Codec, Geometry
 from deltahub.codecs.registry import BY_ID, codec_for
 
@@ -118,6 +119,26 @@ class FrameHeader:
         ]
         parts += [SEGMENT.pack(s.tensor, s.dtype.code, s.start, s.count) for s in segments]
         return b"".join(parts)
+
+
+_TENSOR: Final = slice(64, 96)  # the tensor's id in FIXED
+
+
+def name_tensor(frame: bytearray, tensor: bytes) -> None:
+    """Write the tensor's id into a frame that was encoded before the id was known.
+
+    Nothing else in a frame depends on the id. InvalidInput if the id has another length than
+    ID_BYTES; CorruptFrame if the header is not valid.
+    """
+    if len(tensor) != ID_BYTES:
+        raise InvalidInput(f"a tensor id has {ID_BYTES} bytes, not {len(tensor)}")
+    header = parse_header(frame)
+    frame[_TENSOR] = tensor
+    end = header.header_length
+    checked = memoryview(frame)[: end - CHECKSUM.size]
+    checksum = CHECKSUM.pack(xxhash.xxh3_64_intdigest(checked))
+    checked.release()
+    frame[end - CHECKSUM.size : end] = checksum
 
 
 def choose_geometry(codec: Codec, dtype: DType, rows: int, columns: int) -> Geometry:

@@ -1,12 +1,9 @@
 """Commits: one transaction applies operations to a branch's head and makes a new revision."""
 
-import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 
-from sqlalchemy import insert, select
+from sqlalchemy import select
 
 from deltahub.registry import failpoints
 from deltahub.registry.access import audit
@@ -15,14 +12,13 @@ from deltahub.registry.access.repositories import DEFAULT_BRANCH, load_repositor
 from deltahub.registry.access.visibility import readable_files
 from deltahub.registry.catalog import declared_base
 from deltahub.registry.catalog.entries import EntryInfo, find_entry, list_entries
+from deltahub.registry.catalog.new_revision import commit_id_of, insert_revision, new_revision
 from deltahub.registry.catalog.operations import (
     AddFile,
     CopyFile,
     DeleteFile,
     DeleteFolder,
-    Node,
     Operation,
-    Tree,
     apply_operations,
     tree_of,
 )
@@ -35,7 +31,7 @@ from deltahub.registry.catalog.refs import (
 )
 from deltahub.registry.catalog.repositories import RepositoryInfo, add_repository
 from deltahub.registry.catalog.weights import has_weights
-from deltahub.registry.db.models import Entry, Ref, Repository, Revision, utc_now
+from deltahub.registry.db.models import Repository, Revision
 from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.errors import (
     Conflict,
@@ -167,11 +163,11 @@ def _commit(
         return CommitResult(head.commit, job_id, changed=False)
     if parent is None and not tree:
         raise InvalidRequest("the first commit of a branch must add a file")
-    revision = _revision(caller, repository, parent, message, declared)
-    revision.commit = commit_id or _commit_id(name, caller, revision, tree)
+    revision = new_revision(caller, repository, parent, message, declared)
+    revision.commit = commit_id or commit_id_of(name, caller, revision, tree)
     if find_commit(session, repository, revision.commit) is not None:
         raise Conflict(f"{name} has a revision {revision.commit} already")
-    _insert(session, repository, revision, tree, ref, is_new=head is None)
+    insert_revision(session, repository, revision, tree, ref, is_new=head is None)
     detail = {"ref": ref, "operations": len(operations)}
     audit.append(session, caller, "revision.commit", f"{name}@{revision.commit}", detail)
     failpoints.reached("revisions.commit.before_commit")
@@ -279,94 +275,6 @@ def _resolve_base(
         # renamed, and its name may belong to a model without weights: keep the parent's base.
         row = parent.declared_base_revision_id or row
     return base, row
-
-
-def _revision(
-    caller: Caller,
-    repository: Repository,
-    parent: Revision | None,
-    message: str,
-    declared: tuple[str | None, int | None],
-) -> Revision:
-    return Revision(
-        repository_id=repository.id,
-        parent_commit=None if parent is None else parent.commit,
-        message=message,
-        author_id=caller.user_id,
-        created_at=utc_now(),
-        declared_base=declared[0],
-        declared_base_revision_id=declared[1],
-    )
-
-
-def _commit_id(name: str, caller: Caller, revision: Revision, tree: Tree) -> str:
-    """SHA-1 of a JSON description of all of the revision's fields and entries."""
-    entries = [[path, node.mode, node.sha256, node.size] for path, node in sorted(tree.items())]
-    description = {
-        "deltahub commit": 1,
-        "repository": name,
-        "parent": revision.parent_commit,
-        "author": caller.name,
-        "created_at": _timestamp(revision.created_at),
-        "message": revision.message,
-        "base": revision.declared_base,
-        "entries": entries,
-    }
-    text = json.dumps(description, sort_keys=True, separators=(",", ":"))
-    # SHA-1 because clients expect 40 hex digits; nothing depends on its security.
-    return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
-
-
-def _timestamp(at: datetime) -> str:
-    return at.isoformat(timespec="microseconds")
-
-
-def _insert(
-    session: WriteSession,
-    repository: Repository,
-    revision: Revision,
-    tree: Tree,
-    ref: str,
-    *,
-    is_new: bool,
-) -> None:
-    session.add(revision)
-    session.flush()
-    if tree:
-        session.execute(
-            insert(Entry), [_entry_row(revision, path, node) for path, node in tree.items()]
-        )
-    if revision.declared_base_revision_id is not None:
-        base = session.get_one(Revision, revision.declared_base_revision_id)
-        declared_base.declare(session, repository, revision, base)
-    if is_new:
-        session.add(
-            Ref(repository_id=repository.id, kind="branch", name=ref, revision_id=revision.id)
-        )
-    else:
-        session.get_one(Ref, (repository.id, "branch", ref)).revision_id = revision.id
-    _enqueue_ingest(session, revision, tree)
-
-
-def _entry_row(revision: Revision, path: str, node: Node) -> dict[str, object]:
-    return {
-        "revision_id": revision.id,
-        "path": path,
-        "file_id": node.file_id,
-        "mode": node.mode,
-    }
-
-
-def _enqueue_ingest(session: WriteSession, revision: Revision, tree: Tree) -> None:
-    """Enqueue the ingest of a new revision.
-
-    If no file has to be stored, the job only searches for relatives. No client waits for
-    that, so it does not become the revision's ingest_job_id.
-    """
-    landed = {node.file_id: node.size for node in tree.values() if node.is_waiting}
-    job_id = ingest_jobs.enqueue_ingest(session, revision, sum(landed.values()))
-    if landed:
-        revision.ingest_job_id = job_id
 
 
 def ingest_again(reg: Registry, caller: Caller | None, name: str, revision: str) -> None:

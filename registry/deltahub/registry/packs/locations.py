@@ -92,14 +92,17 @@ def is_leaving() -> ColumnElement[bool]:
     )
 
 
-def usable_bases(session: Session, domain_id: int, tensor_ids: Iterable[int]) -> set[int]:
+def usable_bases(
+    session: Session, domain_id: int, tensor_ids: Iterable[int], job_id: str | None = None
+) -> set[int]:
     """The subset of these rows that new deltas of a domain may have as bases.
 
     A tensor and its delta together reveal the base. So everybody who may read data of the domain
     must be able to read the base: it is private data of the domain itself, or a revision of a
     public repository or of a repository of the domain names it. A repository that is being made
     private or deleted does not count. A tensor that no revision names yet is usable while a client
-    holds it for a repository of the domain, because that client has just sent it.
+    holds it for a repository of the domain, because that client has just sent it, and for the job
+    that made it: its result will name it.
     """
     domains = allowed_domains(session, domain_id)
     is_private_data = and_(
@@ -120,10 +123,14 @@ def usable_bases(session: Session, domain_id: int, tensor_ids: Iterable[int]) ->
         Repository.domain_id == domain_id,
         Hold.expires_at > utc_now(),
     )
+    is_just_made = exists().where(
+        Hold.tensor_id == Tensor.id, Hold.job_id == job_id, Tensor.domain_id == domain_id
+    )
+    is_new = is_just_sent if job_id is None else or_(is_just_sent, is_just_made)
     usable: set[int] = set()
     for batch in batches(dict.fromkeys(tensor_ids)):
         query = select(Tensor.id).where(
-            Tensor.id.in_(batch), or_(is_private_data, is_shared, and_(~is_named, is_just_sent))
+            Tensor.id.in_(batch), or_(is_private_data, is_shared, and_(~is_named, is_new))
         )
         usable.update(session.scalars(query))
     return usable

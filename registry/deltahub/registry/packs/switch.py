@@ -81,9 +81,16 @@ def in_parts(sealed: SealedPacks) -> Iterator[SealedPacks]:
 
 
 def insert_tensors(
-    session: WriteSession, sealed: SealedPacks, max_depth: int, *, is_foreign: bool = False
+    session: WriteSession,
+    sealed: SealedPacks,
+    max_depth: int,
+    *,
+    is_foreign: bool = False,
+    job_id: str | None = None,
 ) -> dict[bytes, int]:
     """Insert rows for the sealed tensors; content id -> row id. The packs must be live.
+
+    job_id: the job that makes the tensors, some of them as bases of others.
 
     A tensor that another writer has stored in the meantime keeps its rows, unless it is marked as
     lost: then its row gets the new frames. BaseGone, DeltaCycle.
@@ -96,7 +103,7 @@ def insert_tensors(
     new = [tensor for content, tensor in sealed.tensors.items() if content not in ids]
     bases = resolve(session, sealed.domain_id, {base for tensor in new for base in tensor.bases})
     lock(session, [base.id for base in bases.values()])
-    _check_usable(session, sealed.domain_id, (base.id for base in bases.values()))
+    _check_usable(session, sealed.domain_id, (base.id for base in bases.values()), job_id)
     rows = []
     for tensor in new:
         depth = 1 + max((base.depth for base in _rows_of(tensor, bases)), default=-1)
@@ -198,9 +205,11 @@ def lock(session: WriteSession, tensor_ids: Iterable[int]) -> None:
         ).all()
 
 
-def _check_usable(session: WriteSession, domain_id: int, base_ids: Iterable[int]) -> None:
+def _check_usable(
+    session: WriteSession, domain_id: int, base_ids: Iterable[int], job_id: str | None = None
+) -> None:
     wanted = set(base_ids)
-    if wanted - usable_bases(session, domain_id, wanted):
+    if wanted - usable_bases(session, domain_id, wanted, job_id):
         raise BaseGone("a base may no longer be read by everybody who may read its delta")
 
 

@@ -10,8 +10,8 @@ from deltahub.registry.access.repositories import load_repository
 from deltahub.registry.catalog import commit
 from deltahub.registry.catalog.commit import AddFile, DeleteFile, Operation
 from deltahub.registry.catalog.declared_base import DeclaredBase, find_declared
-from deltahub.registry.catalog.entry_pages import ListedEntry, entry_pages
 from deltahub.registry.catalog.history import author_name
+from deltahub.registry.catalog.pages.entries import ListedEntry, entry_pages
 from deltahub.registry.catalog.refs import resolve_revision
 from deltahub.server.body_limits import BoundedRoute
 from deltahub.server.cards.declared_base import declared_base, read_base_files

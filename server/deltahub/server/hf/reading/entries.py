@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 from deltahub.registry.catalog.entries import EntryInfo
-from deltahub.registry.catalog.entry_pages import ListedEntry
 from deltahub.registry.catalog.history import CommitInfo
+from deltahub.registry.catalog.pages.entries import ListedEntry
 
 AnyEntry: TypeAlias = EntryInfo | ListedEntry
 

@@ -8,7 +8,7 @@ from deltahub.registry import ReadSession, Revision
 from deltahub.registry.access.caller import Caller
 from deltahub.registry.catalog.declared_base import DeclaredBase, find_declared, resolve_declared
 from deltahub.registry.catalog.entries import used_storage
-from deltahub.registry.catalog.entry_pages import ListedEntry, entry_pages, path_pages
+from deltahub.registry.catalog.pages.entries import ListedEntry, entry_pages, path_pages
 from deltahub.registry.catalog.search import Listed
 from deltahub.registry.lineage.measured import measured_bases
 from deltahub.server.cards.facts import NO_FILES, RevisionFiles, find_files, read_facts

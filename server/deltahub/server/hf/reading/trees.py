@@ -11,7 +11,7 @@ from deltahub.registry import ReadSession, Revision
 from deltahub.registry.access.repositories import load_repository
 from deltahub.registry.catalog.entries import EntryInfo, entries_at
 from deltahub.registry.catalog.history import CommitInfo, last_changes
-from deltahub.registry.catalog.tree_pages import has_folder, read_folders, tree_page
+from deltahub.registry.catalog.pages.folders import has_folder, read_folders, tree_page
 from deltahub.registry.errors import EntryNotFound, InvalidRequest, LimitExceeded
 from deltahub.registry.names import quoted
 from deltahub.server.body_limits import BoundedRoute

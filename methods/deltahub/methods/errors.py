@@ -1,0 +1,13 @@
+"""The errors of methods: models or arguments that a method cannot work with."""
+
+
+class MethodError(Exception):
+    """The root of all errors of methods. code: stable, for clients."""
+
+    code = "method_error"
+
+
+class CannotMerge(MethodError):
+    """These models cannot be merged; the message says why, and what to do."""
+
+    code = "cannot_merge"

@@ -1,0 +1,135 @@
+"""The report of a merge: what it kept of each fine-tune, and what it costs in bytes."""
+
+import math
+from collections.abc import Mapping
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from deltahub.methods.merging.emr import Sums, add_sums
+
+
+class TensorReport(BaseModel):
+    """How one tensor of a task came out."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    relative_error: float = Field(description="|tau - merged tau| / |tau|, Euclidean norms.")
+
+
+class TaskReport(BaseModel):
+    """How one fine-tune came out. tau: the fine-tune less the base, over the merged tensors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    branch: str
+    model: str = Field(description="The fine-tune, as namespace/name@commit.")
+    scale: float | None = Field(description="The task's scale; null if each tensor has its own.")
+    relative_error: float = Field(description="|tau - merged tau| / |tau|, Euclidean norms.")
+    cosine: float = Field(description="The cosine of tau and merged tau.")
+    mask_share: float = Field(description="Share of elements whose mask is 1.")
+    changed_share: float = Field(description="Share of elements that the fine-tune changed.")
+    kept_tensors: int = Field(description="Tensors that the task keeps as they were.")
+    fine_tune_bytes: int = Field(description="Stored bytes of the fine-tune, as lossless deltas.")
+    mask_bytes: int = Field(description="Stored bytes of the task's masks.")
+    worst: list[TensorReport] = Field(description="The tensors with the largest relative errors.")
+
+
+class MergeReport(BaseModel):
+    """The whole report. Bytes are encoded bytes in the hub's store, without the base's own."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    version: int = 1
+    method: str
+    rescaler: str
+    base: str = Field(description="The base, as namespace/name@commit.")
+    fine_tunes_bytes: int = Field(description="All fine-tunes as the hub stores them now.")
+    unified_bytes: int = Field(description="The unified model, as deltas of the base.")
+    masks_bytes: int = Field(description="The masks of all tasks.")
+    merged_tensors: int
+    merged_elements: int
+    warnings: list[str]
+    tasks: list[TaskReport]
+
+    @property
+    def merge_bytes(self) -> int:
+        return self.unified_bytes + self.masks_bytes
+
+
+N_WORST = 5
+
+
+def relative_error(sums: Sums, scale: float) -> float:
+    """|tau - scale * uni| / |tau|; 0 for a tensor without a change."""
+    return math.sqrt(sums.squared_error(scale) / sums.tau_l2) if sums.tau_l2 else 0.0
+
+
+def fidelity(tensors: Mapping[str, Sums], scales: Mapping[str, float]) -> tuple[float, float]:
+    """(relative error, cosine) of a task over all merged tensors; (0, 1) without a change."""
+    error = math.fsum(sums.squared_error(scales[name]) for name, sums in tensors.items())
+    tau = math.fsum(sums.tau_l2 for sums in tensors.values())
+    if tau == 0:
+        return 0.0, 1.0
+    product = math.fsum(scales[name] * sums.product for name, sums in tensors.items())
+    merged = math.fsum(scales[name] ** 2 * sums.uni_l2 for name, sums in tensors.items())
+    cosine = product / math.sqrt(tau * merged) if merged else 0.0
+    return math.sqrt(error / tau), min(cosine, 1.0)
+
+
+def worst_tensors(tensors: Mapping[str, Sums], scales: Mapping[str, float]) -> list[TensorReport]:
+    """The N_WORST tensors with the largest relative errors, the worst first."""
+    errors = {name: relative_error(sums, scales[name]) for name, sums in tensors.items()}
+    names = sorted(errors, key=lambda name: (-errors[name], name))[:N_WORST]
+    return [TensorReport(name=name, relative_error=errors[name]) for name in names]
+
+
+def total(tensors: Mapping[str, Sums]) -> Sums:
+    return add_sums(list(tensors.values()))
+
+
+def to_markdown(report: MergeReport, name: str) -> str:
+    """The report as the text of a model card. name: the repository of the result."""
+    saved = report.fine_tunes_bytes - report.merge_bytes
+    verdict = (
+        f"{_size(saved)} less than the fine-tunes as lossless deltas"
+        if saved > 0
+        else f"{_size(-saved)} more than the fine-tunes as lossless deltas, which are exact"
+    )
+    lines = [
+        f"# {name}",
+        "",
+        f"{len(report.tasks)} fine-tunes of `{report.base}`, merged with {report.method.upper()}.",
+        "`main` is the unified model. Each task is a branch:",
+        "",
+        "```python",
+        f'AutoModel.from_pretrained("{name}", revision="{report.tasks[0].branch}")',
+        "```",
+        "",
+        "## Bytes",
+        f"The fine-tunes take {_size(report.fine_tunes_bytes)} now, as lossless deltas.",
+        f"The merge takes {_size(report.merge_bytes)}: {_size(report.unified_bytes)} for the"
+        f" unified model and {_size(report.masks_bytes)} for {len(report.tasks)} masks. That is"
+        f" {verdict}.",
+        "",
+        "## Fidelity",
+        "| branch | fine-tune | relative error | cosine | scale | mask | fine-tune now | mask"
+        " bytes |",
+        "|---|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for task in report.tasks:
+        scale = "per tensor" if task.scale is None else f"{task.scale:.4f}"
+        lines.append(
+            f"| {task.branch} | {task.model} | {task.relative_error:.3f} | {task.cosine:.3f} |"
+            f" {scale} | {task.mask_share:.1%} | {_size(task.fine_tune_bytes)} |"
+            f" {_size(task.mask_bytes)} |"
+        )
+    lines += ["", *(f"- {warning}" for warning in report.warnings)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _size(n: int) -> str:
+    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if n >= size:
+            return f"{n / size:.1f} {unit}"
+    return f"{n} B"

@@ -1,0 +1,110 @@
+"""Makes the rows of a new revision: its entries, its branch, its declared base, its ingest."""
+
+import hashlib
+import json
+from datetime import datetime
+
+from sqlalchemy import insert
+
+from deltahub.registry.access.caller import Caller
+from deltahub.registry.catalog import declared_base
+from deltahub.registry.catalog.operations import Node, Tree
+from deltahub.registry.db.models import Entry, Ref, Repository, Revision, utc_now
+from deltahub.registry.db.session import WriteSession
+from deltahub.registry.jobs import ingest_jobs
+
+
+def new_revision(
+    caller: Caller,
+    repository: Repository,
+    parent: Revision | None,
+    message: str,
+    declared: tuple[str | None, int | None],
+) -> Revision:
+    """A revision that has no commit id and is not inserted yet.
+
+    declared: the declared base, and the id of the revision that it resolves to.
+    """
+    return Revision(
+        repository_id=repository.id,
+        parent_commit=None if parent is None else parent.commit,
+        message=message,
+        author_id=caller.user_id,
+        created_at=utc_now(),
+        declared_base=declared[0],
+        declared_base_revision_id=declared[1],
+    )
+
+
+def commit_id_of(name: str, caller: Caller, revision: Revision, tree: Tree) -> str:
+    """SHA-1 of a JSON description of all of the revision's fields and entries."""
+    entries = [[path, node.mode, node.sha256, node.size] for path, node in sorted(tree.items())]
+    description = {
+        "deltahub commit": 1,
+        "repository": name,
+        "parent": revision.parent_commit,
+        "author": caller.name,
+        "created_at": _timestamp(revision.created_at),
+        "message": revision.message,
+        "base": revision.declared_base,
+        "entries": entries,
+    }
+    text = json.dumps(description, sort_keys=True, separators=(",", ":"))
+    # SHA-1 because clients expect 40 hex digits; nothing depends on its security.
+    return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+
+def _timestamp(at: datetime) -> str:
+    return at.isoformat(timespec="microseconds")
+
+
+def insert_revision(
+    session: WriteSession,
+    repository: Repository,
+    revision: Revision,
+    tree: Tree,
+    ref: str,
+    *,
+    is_new: bool,
+) -> None:
+    """Insert a revision with its entries, its declared edge and its ingest; point `ref` at it.
+
+    is_new: the branch `ref` does not exist yet.
+    """
+    session.add(revision)
+    session.flush()
+    if tree:
+        session.execute(
+            insert(Entry), [_entry_row(revision, path, node) for path, node in tree.items()]
+        )
+    if revision.declared_base_revision_id is not None:
+        base = session.get_one(Revision, revision.declared_base_revision_id)
+        declared_base.declare(session, repository, revision, base)
+    if is_new:
+        session.add(
+            Ref(repository_id=repository.id, kind="branch", name=ref, revision_id=revision.id)
+        )
+    else:
+        session.get_one(Ref, (repository.id, "branch", ref)).revision_id = revision.id
+    _enqueue_ingest(session, revision, tree)
+
+
+def _entry_row(revision: Revision, path: str, node: Node) -> dict[str, object]:
+    return {
+        "revision_id": revision.id,
+        "path": path,
+        "file_id": node.file_id,
+        "mode": node.mode,
+    }
+
+
+def _enqueue_ingest(session: WriteSession, revision: Revision, tree: Tree) -> None:
+    """Enqueue the ingest of a new revision.
+
+    If no file has to be stored, the job only searches for relatives. No client waits for
+    that, so it does not become the revision's ingest_job_id.
+    """
+    landed = {node.file_id: node.size for node in tree.values() if node.is_waiting}
+    job_id = ingest_jobs.enqueue_ingest(session, revision, sum(landed.values()))
+    if landed:
+        revision.ingest_job_id = job_id

@@ -1,0 +1,1 @@
+"""Lists the entries of a revision page by page: by path, or by folder."""

@@ -1,0 +1,124 @@
+"""Publishes a job's result: a new repository with all of its branches, in one transaction."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import select
+
+from deltahub.registry.access import audit
+from deltahub.registry.access.caller import Caller
+from deltahub.registry.access.repositories import DEFAULT_BRANCH
+from deltahub.registry.catalog.new_revision import commit_id_of, insert_revision, new_revision
+from deltahub.registry.catalog.operations import Node, Tree
+from deltahub.registry.catalog.repositories import add_repository
+from deltahub.registry.db.batches import batches
+from deltahub.registry.db.models import File, Job, LineageEdge, Ref, Repository, Revision
+from deltahub.registry.db.session import ReadSession, WriteSession
+from deltahub.registry.errors import JobNotFound, Unavailable
+from deltahub.registry.names import entry_mode, validate_ref, validate_tree
+from deltahub.registry.packs.holds import release_job
+from deltahub.registry.registry import Registry
+from deltahub.registry.uploads.committable import complete_uploads, files_of_uploads
+from deltahub.registry.uploads.small_files import SmallFiles
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A branch of a result.
+
+    files: path -> row of a file that the result may refer to. texts: path -> contents of small
+    files, such as the model card. parents: the revisions that it was made from.
+    """
+
+    ref: str
+    message: str
+    files: Mapping[str, int]
+    texts: Mapping[str, bytes]
+    parents: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What is published. base: the revision that all branches descend from, as a text and a row."""
+
+    name: str
+    is_private: bool
+    role: str
+    base: tuple[str, int]
+    branches: Sequence[Branch]
+
+
+def publish(reg: Registry, caller: Caller, job_id: str, result: Result) -> str:
+    """Make the repository with all of its branches; the commit of main.
+
+    If the job has published already, nothing changes. RepositoryExists, Forbidden; Unavailable if
+    a file was deleted meanwhile.
+    """
+    texts = SmallFiles(reg, caller)
+    hashes = [
+        {path: texts.add(data) for path, data in branch.texts.items()} for branch in result.branches
+    ]
+    texts.flush()
+    with reg.db.write() as session:
+        job = session.get(Job, job_id)
+        if job is None:
+            raise JobNotFound(f"the job {job_id} was deleted")
+        if job.repository_id is not None:
+            return _main_of(session, job.repository_id)
+        made = add_repository(
+            session, caller, result.name, private=result.is_private, role=result.role
+        )
+        repository = session.get_one(Repository, made.id)
+        for branch, uploads in zip(result.branches, hashes, strict=True):
+            _add_branch(session, caller, repository, result, branch, uploads)
+        job.repository_id = repository.id
+        release_job(session, job_id)
+        detail = {"job": job_id, "branches": len(result.branches)}
+        audit.append(session, caller, "job.publish", result.name, detail)
+        return _main_of(session, repository.id)
+
+
+def _main_of(session: ReadSession, repository_id: int) -> str:
+    ref = session.get_one(Ref, (repository_id, "branch", DEFAULT_BRANCH))
+    return session.get_one(Revision, ref.revision_id).commit
+
+
+def _add_branch(
+    session: WriteSession,
+    caller: Caller,
+    repository: Repository,
+    result: Result,
+    branch: Branch,
+    uploads: Mapping[str, str],
+) -> None:
+    validate_ref(branch.ref)
+    rows = _files(session, branch.files.values())
+    tree: Tree = {path: _node(path, rows[row]) for path, row in branch.files.items()}
+    small = files_of_uploads(
+        session, repository.domain_id, complete_uploads(session, caller, set(uploads.values()))
+    )
+    tree |= {path: _node(path, small[sha256]) for path, sha256 in uploads.items()}
+    validate_tree(tree)
+    revision = new_revision(caller, repository, None, branch.message, result.base)
+    revision.commit = commit_id_of(f"{result.name}@{branch.ref}", caller, revision, tree)
+    insert_revision(session, repository, revision, tree, branch.ref, is_new=True)
+    for parent in dict.fromkeys(branch.parents):
+        if parent != result.base[1]:
+            session.add(
+                LineageEdge(
+                    child_id=revision.id, parent_id=parent, kind=result.role, origin="declared"
+                )
+            )
+
+
+def _files(session: ReadSession, rows: Collection[int]) -> dict[int, File]:
+    found: dict[int, File] = {}
+    for batch in batches(dict.fromkeys(rows)):
+        found |= {file.id: file for file in session.scalars(select(File).where(File.id.in_(batch)))}
+    if any(row not in found or found[row].state == "lost" for row in rows):
+        raise Unavailable("a file of the result was deleted, or was found to be lost, meanwhile")
+    return found
+
+
+def _node(path: str, file: File) -> Node:
+    return Node(file.id, entry_mode(path, file.size), file.sha256, file.size, file.state)
