@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import PrimaryKeyConstraint, UniqueConstraint, text
 
 from deltahub.registry import Registry, Settings
@@ -15,6 +17,8 @@ from deltahub.registry.db.models import Base
 from deltahub.registry.db.session import Database
 from deltahub.registry.errors import SchemaTooNew
 from support.registry.opened import opened_registry
+
+MIGRATIONS = Path(__file__).parents[3] / "migrations"
 
 
 @pytest.fixture
@@ -31,6 +35,22 @@ def test_the_migrations_make_the_schema_of_the_models(database: Database) -> Non
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, Base.metadata) == []
     database.close()
+
+
+def test_the_names_of_the_files_say_the_versions_that_alembic_finds_in_them() -> None:
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    history = list(ScriptDirectory.from_config(config).walk_revisions())
+    assert schema.head() == history[0].revision
+    for script in history:
+        assert Path(script.path).name.partition("_")[0] == script.revision
+
+
+def test_a_process_that_has_nothing_to_migrate_does_not_load_alembic(tmp_path: Path) -> None:
+    with opened_registry(tmp_path):
+        pass
+    check = OPEN + "assert 'alembic' not in sys.modules"
+    subprocess.run([sys.executable, "-c", check, str(tmp_path / "data")], check=True)
 
 
 def test_upgrading_twice_changes_nothing(database: Database) -> None:
