@@ -14,6 +14,7 @@ RUN python -m venv /tmp/build && \
     /tmp/build/bin/pip install --no-cache-dir -c constraints.txt scikit-build-core nanobind cmake ninja
 COPY pyproject.toml README.md LICENSE ./
 COPY codecs codecs
+COPY methods methods
 COPY client client
 COPY registry registry
 COPY migrations migrations
