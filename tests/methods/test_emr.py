@@ -1,5 +1,7 @@
 """EMR-Merging: what the method promises, and what a plain statement of it computes."""
 
+from random import Random
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -20,6 +22,12 @@ families = st.tuples(short_floats, st.lists(short_floats, min_size=1, max_size=5
 def widened(family: tuple[Values, list[Values]]) -> tuple[Values, list[Values]]:
     base, tasks = family
     return base.astype(np.float64), [task.astype(np.float64) for task in tasks]
+
+
+def task_sums(family: tuple[Values, list[Values]]) -> list[Sums]:
+    base, tasks = widened(family)
+    unified = elect_unified(base, tasks)
+    return [sums_of(base, unified, task) for task in tasks]
 
 
 def rebuilt(base: Values, unified: Values, task: Values, scale: float) -> Values:
@@ -47,7 +55,7 @@ def test_the_elected_magnitude_is_the_largest_that_agrees(
 
 @given(families, st.randoms())
 def test_the_order_of_the_tasks_changes_nothing(
-    family: tuple[Values, list[Values]], random: "np.random.Generator"
+    family: tuple[Values, list[Values]], random: Random
 ) -> None:
     base, tasks = widened(family)
     shuffled = list(tasks)
@@ -88,10 +96,7 @@ def test_opposite_changes_elect_the_negative_sign() -> None:
 def test_the_papers_scale_keeps_the_sum_of_magnitudes(
     family: tuple[Values, list[Values]],
 ) -> None:
-    base, tasks = widened(family)
-    unified = elect_unified(base, tasks)
-    for task in tasks:
-        sums = sums_of(base, unified, task)
+    for sums in task_sums(family):
         scale = scales("l1", {"w": sums})["w"]
         if sums.n_masked:
             assert scale * sums.uni_l1 == pytest.approx(sums.tau_l1)
@@ -101,10 +106,7 @@ def test_the_papers_scale_keeps_the_sum_of_magnitudes(
 def test_least_squares_is_never_worse_than_no_scale_or_nothing(
     family: tuple[Values, list[Values]],
 ) -> None:
-    base, tasks = widened(family)
-    unified = elect_unified(base, tasks)
-    for task in tasks:
-        sums = sums_of(base, unified, task)
+    for sums in task_sums(family):
         scale = scales("l2", {"w": sums})["w"]
         assert 0 <= scale <= 1
         limit = min(sums.squared_error(1.0), sums.tau_l2)

@@ -11,14 +11,16 @@ from safetensors.torch import load
 from deltahub.codecs.frames import encode_frame, split_frames, tensor_spec
 from deltahub.registry import Caller, Registry
 from deltahub.registry.catalog.repositories import create_repository
-from deltahub.registry.db.models import Job, Ref, Repository
+from deltahub.registry.db.models import File, Job, Ref, Repository
 from deltahub.registry.downloads.file_reader import FileReader
-from deltahub.registry.errors import RepositoryExists, RevisionNotFound, Unavailable
+from deltahub.registry.errors import DataLost, RepositoryExists, RevisionNotFound, Unavailable
 from deltahub.registry.jobs import queue
 from deltahub.registry.maintenance.fsck.run import fsck
+from deltahub.registry.packs.encoder_generation import generation_of
 from deltahub.registry.results.files import FileMaker
 from deltahub.registry.results.inputs import load_model
 from deltahub.registry.results.publish import Branch, Result, publish
+from deltahub.registry.results.stored import stored_bytes
 from deltahub.registry.results.tensors import UNNAMED, MadePack, MadeTensor
 from support.models import tiny_models as tiny
 from support.registry.ingested import push_ingested, read_file
@@ -59,7 +61,7 @@ def make_tensor(work: Work, domain: int, tensor: torch.Tensor) -> bytes:
             for part in split_frames(spec, 1 << 14):
                 piece = data[part.start * 4 : (part.start + part.count) * 4]
                 made.add(encode_frame(spec, part, piece), piece)
-            content = pack.add(made)
+            content = pack.add(made, generation_of(work.reg.settings.effort))
         pack.store(max_depth=2)
     return content
 
@@ -72,8 +74,8 @@ def make_result(work: Work, name: str = "ann/made") -> tuple[Result, dict[str, t
     recipe = next(file.recipe for file in model.files if file.path == PATH)
     assert recipe is not None
     maker = FileMaker(work.reg, reader, model.domain_id, work.job)
-    made = maker.replace_tensors(recipe, {"up.weight": content})
-    files = {file.path: file.row for file in model.files} | {PATH: made.row}
+    row = maker.replace_tensors(recipe, {"up.weight": content})
+    files = {file.path: file.row for file in model.files} | {PATH: row}
     texts = {"README.md": b"# made\n"}
     branches = [Branch(ref, "made", files, texts, [work.model]) for ref in ("main", "task")]
     base = f"ann/base@{model.commit}", work.model
@@ -101,6 +103,21 @@ def test_all_branches_appear_at_once_and_hold_the_made_tensors(work: Work) -> No
         assert read_file(work.reg, revision, "config.json") == CONFIG
         assert read_file(work.reg, revision, "README.md") == b"# made\n"
     assert list(fsck(work.reg, read_data=True)) == []
+
+
+def test_stored_bytes_are_those_of_the_tensors_frames(work: Work) -> None:
+    zeros = make_tensor(work, 1, torch.zeros(64, 64)).hex()
+    weights = make_tensor(work, 1, tiny.base()["up.weight"] * 2).hex()
+    assert 0 < stored_bytes(work.reg, 1, [zeros]) < 1000
+    both = stored_bytes(work.reg, 1, [zeros, weights])
+    assert both == stored_bytes(work.reg, 1, [zeros]) + stored_bytes(work.reg, 1, [weights])
+
+
+def test_a_lost_file_is_named_and_not_waited_for(work: Work) -> None:
+    with work.reg.db.write() as session:
+        session.query(File).where(File.kind == "safetensors").one().state = "lost"
+    with pytest.raises(DataLost, match=r"model\.safetensors of ann/base is lost: push it again"):
+        load_model(work.reg, FileReader(work.reg), work.model, work.job)
 
 
 def test_publishing_again_changes_nothing(work: Work) -> None:

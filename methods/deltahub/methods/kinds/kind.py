@@ -1,5 +1,6 @@
 """The kinds of jobs that people start, and the arguments of each."""
 
+from abc import ABC, abstractmethod
 from typing import Annotated, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
@@ -11,7 +12,7 @@ RevisionName = Annotated[str, StringConstraints(pattern=r"^[^\s/@]+/[^\s/@]+(@[^
 """`namespace/name` or `namespace/name@revision`; without a revision: main."""
 
 
-class Arguments(BaseModel):
+class Arguments(BaseModel, ABC):
     """The arguments of one kind of job: the HTTP body, the SDK call and the CLI's options.
 
     A field's description is the help text of its option. Unknown fields are refused.
@@ -30,6 +31,6 @@ class Arguments(BaseModel):
         description="Whether the result is private. By default it is if one of its inputs is.",
     )
 
+    @abstractmethod
     def inputs(self) -> tuple[str, ...]:
         """The revisions that the job reads, as `namespace/name[@revision]`."""
-        raise NotImplementedError

@@ -1,4 +1,8 @@
-"""Elects the unified model of EMR-Merging, and each task's mask, for a slice of one tensor."""
+"""Elects the unified model of EMR-Merging, and each task's mask, for a slice of one tensor.
+
+The equations and their source are in emr.py. All arrays hold the same elements, shape (n,), of
+finite values.
+"""
 
 from collections.abc import Sequence
 
@@ -13,8 +17,7 @@ Values = npt.NDArray[np.float64]
 def elect_unified(base: Values, tasks: Sequence[Values]) -> Values:
     """The unified model's values: at each element, one of the base's and the tasks'.
 
-    base, tasks: the same elements of the base and of each fine-tune, shape (n,). Where the task
-    vectors' sum is positive, the largest value; elsewhere the smallest.
+    Where the sum of the task vectors is positive, the largest value; elsewhere the smallest.
     """
     total = np.zeros_like(base)
     largest, smallest = base.copy(), base.copy()

@@ -16,9 +16,10 @@ All sums are taken in float64.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
-from typing import Literal, get_args
+from typing import get_args
 
-Rescaler = Literal["l1", "mean-l1", "tensor-l1", "l2", "tensor-l2"]
+from deltahub.methods.kinds.merge import Rescaler
+
 RESCALERS: tuple[Rescaler, ...] = get_args(Rescaler)
 
 
@@ -42,7 +43,7 @@ class Sums:
     def squared_error(self, scale: float) -> float:
         """The sum of (tau - scale * uni)^2, without reading an element again."""
         error = math.fsum((self.tau_l2, -2 * scale * self.product, scale * scale * self.uni_l2))
-        return max(error, 0.0)  # rounding may leave a negative zero
+        return max(error, 0.0)  # rounding may leave it slightly below zero
 
     def to_list(self) -> list[float]:
         """The sums without the size, in the order of the fields."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from deltahub.methods.merging.emr import Sums, add_sums
+from deltahub.methods.merging.emr import Sums
 
 
 class TensorReport(BaseModel):
@@ -82,10 +82,6 @@ def worst_tensors(tensors: Mapping[str, Sums], scales: Mapping[str, float]) -> l
     errors = {name: relative_error(sums, scales[name]) for name, sums in tensors.items()}
     names = sorted(errors, key=lambda name: (-errors[name], name))[:N_WORST]
     return [TensorReport(name=name, relative_error=errors[name]) for name in names]
-
-
-def total(tensors: Mapping[str, Sums]) -> Sums:
-    return add_sums(list(tensors.values()))
 
 
 def to_markdown(report: MergeReport, name: str) -> str:

@@ -70,9 +70,9 @@ def verify_recipe(
             f"the recipe makes a file with SHA-256 {hashes.sha256}, not {recipe.sha256.hex()}"
         )
     recipe_id = recipe.id
-    _store_recipe(reg, reader, job_id, repository.domain_id, recipe_id, data)
+    store_recipe(reg, reader, job_id, repository.domain_id, recipe_id, data)
     with reg.db.write() as session:
-        file, dropped = _verified_file(session, repository, recipe, recipe_id, hashes)
+        file, dropped = verified_file(session, repository.domain_id, recipe, recipe_id, hashes)
         hold_for_user(
             session,
             [file.recipe_tensor_id] if file.recipe_tensor_id is not None else [],
@@ -100,7 +100,7 @@ def _drop_upload(session: WriteSession, landing_id: str, job_id: str) -> list[st
     return drop_unused(session, [landing_id])
 
 
-def _store_recipe(
+def store_recipe(
     reg: Registry,
     reader: FileReader,
     job_id: str,
@@ -130,20 +130,23 @@ def _store_recipe(
         store_and_switch(reg, spool, insert)
 
 
-def _verified_file(
+def verified_file(
     session: WriteSession,
-    repository: Repository,
+    domain_id: int,
     recipe: Recipe,
     recipe_id: bytes,
     hashes: Hashes,
 ) -> tuple[File, list[str]]:
-    """The file's row, with its recipe, and ids of landings whose objects must be deleted."""
-    file = find_file(session, repository.domain_id, hashes.sha256)
+    """The file's row, with its recipe, and ids of landings whose objects must be deleted.
+
+    hashes: of the bytes that the recipe rebuilds. The recipe must be stored (store_recipe).
+    """
+    file = find_file(session, domain_id, hashes.sha256)
     if file is not None and file.state == "ingested":
         return file, []
     if file is None:
         file = File(
-            domain_id=repository.domain_id,
+            domain_id=domain_id,
             sha256=hashes.sha256,
             size=hashes.n_bytes,
             git_blob_id=hashes.git_blob_id,

@@ -10,7 +10,13 @@ from deltahub.registry.access.permissions import full_name
 from deltahub.registry.db.batches import PART_TENSORS, batches
 from deltahub.registry.db.models import Entry, File, Repository, Revision, Tensor
 from deltahub.registry.downloads.file_reader import FileReader
-from deltahub.registry.errors import InvalidRequest, RevisionNotFound, TensorNotFound, Unavailable
+from deltahub.registry.errors import (
+    DataLost,
+    InvalidRequest,
+    RevisionNotFound,
+    TensorNotFound,
+    Unavailable,
+)
 from deltahub.registry.packs.holds import hold_for_job
 from deltahub.registry.packs.locations import resolve
 from deltahub.registry.registry import Registry
@@ -30,9 +36,7 @@ class InputFile:
     """A file of a model. recipe: of a safetensors file, None for every other file."""
 
     path: str
-    mode: str
     row: int
-    sha256: str
     recipe: Recipe | None
 
 
@@ -62,24 +66,30 @@ def load_model(reg: Registry, reader: FileReader, revision_id: int, job_id: str)
     with reg.db.read() as session:
         revision = session.get(Revision, revision_id)
         if revision is None:
-            raise RevisionNotFound("a model that the job reads was deleted meanwhile")
+            raise RevisionNotFound(
+                "a model that the job reads was deleted meanwhile: start a job without it"
+            )
         repository = session.get_one(Repository, revision.repository_id)
         name = full_name(session, repository)
         domain_id, is_private = repository.domain_id, repository.is_private
         query = (
-            select(Entry.path, Entry.mode, File)
+            select(Entry.path, File)
             .join(File, File.id == Entry.file_id)
             .where(Entry.revision_id == revision_id)
             .order_by(Entry.path)
         )
         rows = session.execute(query).all()
     files = []
-    for path, mode, file in rows:
+    for path, file in rows:
+        if file.state == "lost":
+            raise DataLost(
+                f"{path} of {name} is lost: push it again, or let the operator run deltahub fsck"
+            )
         if file.state != "ingested":
             raise Unavailable(f"{path} of {name} waits for its ingest")
         is_weights = file.kind == "safetensors"
         recipe = reader.load_recipe(file) if is_weights else None
-        files.append(InputFile(path, mode, file.id, file.sha256, recipe))
+        files.append(InputFile(path, file.id, recipe))
     refs = _refs(name, files)
     if not refs:
         raise InvalidRequest(f"{name} has no safetensors file: push its weights as safetensors")

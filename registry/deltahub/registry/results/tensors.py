@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Iterator
+from types import TracebackType
 from typing import Self
 
 from blake3 import blake3
@@ -10,7 +11,6 @@ from deltahub.codecs.frames.header import name_tensor
 from deltahub.codecs.ids import ZERO_ID
 from deltahub.registry.db.session import WriteSession
 from deltahub.registry.downloads.file_reader import FileReader
-from deltahub.registry.packs.encoder_generation import standalone_generation
 from deltahub.registry.packs.holds import hold_for_job
 from deltahub.registry.packs.switch import insert_tensors, store_and_switch
 from deltahub.registry.packs.writer import PackSpool, SealedPacks
@@ -19,6 +19,7 @@ from deltahub.registry.registry import Registry
 # A tensor's content id is known only after its last frame was made. More bytes of frames than this
 # wait for it on the disk.
 MEMORY_BYTES = 32 << 20
+# The id in a frame's header until the tensor is hashed. Zeros would name no tensor.
 UNNAMED = b"\1" * len(ZERO_ID)
 
 
@@ -71,20 +72,27 @@ class MadePack:
         self._spool.__enter__()
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self._spool.__exit__(*error)  # type: ignore[arg-type]
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._spool.__exit__(kind, error, trace)
 
     @property
     def size_bytes(self) -> int:
         return self._spool.size_bytes
 
-    def add(self, tensor: MadeTensor) -> bytes:
-        """Take the tensor's frames, unless the pack has the same bytes; its content id."""
+    def add(self, tensor: MadeTensor, tried: int) -> bytes:
+        """Take the tensor's frames, unless the pack has the same bytes; its content id.
+
+        tried: the generation of the frames' encoder (encoder_generation.py).
+        """
         content = tensor.content
         if content not in self._spool:
             for frame in tensor.named_frames():
-                # No encoder makes a unified vector or masks smaller.
-                self._spool.add(frame, standalone_generation())
+                self._spool.add(frame, tried)
         return content
 
     def store(self, max_depth: int) -> None:
