@@ -46,6 +46,7 @@ def test_codec_numbers_are_never_reused() -> None:
         "zstd": 1,
         "fm_delta": 2,
         "neuzip_lossless": 3,
+        "masks": 4,
     }
     assert [codec.codec_id for codec in BY_ID.values()] == list(BY_ID)
 

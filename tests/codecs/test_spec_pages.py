@@ -19,12 +19,13 @@ from deltahub.codecs import (
     tensor_id,
     verify_pack_hash,
 )
-from deltahub.codecs._native import FmDeltaEncoder
+from deltahub.codecs._native import FmDeltaEncoder, decode_mask
 from deltahub.codecs.files.recipe import RECIPE_VERSION
 from deltahub.codecs.frames import TensorSpec
 from deltahub.codecs.frames.header import FRAME_VERSION
 from deltahub.codecs.frames.pack import PACK_VERSION
-from deltahub.codecs.reference import fm_delta, neuzip_lossless
+from deltahub.codecs.masks.codec import PACKED, SCALE
+from deltahub.codecs.reference import fm_delta, masks, neuzip_lossless
 from deltahub.codecs.reference.bits import BitReader
 from deltahub.codecs.reference.coder import (
     N_LANES,
@@ -223,6 +224,21 @@ def test_the_block_of_the_neuzip_page_decodes_to_what_the_page_says() -> None:
     words = [int(row[6], 16) for row in rows]
     assert words == model.words.read(decoded)
     assert [total(row[5]) for row in rows] == [model.value(word) for word in words]
+
+
+def test_the_block_of_the_masks_page_decodes_to_what_the_page_says() -> None:
+    base, unified, decoded = (hex_block("masks", name) for name in ("base", "unified", "decoded"))
+    (scale,) = SCALE.unpack(hex_block("masks", "prelude"))
+    block = hex_block("masks", "block")
+    form, bits = unguarded(block)[0], unguarded(block)[1:]
+    assert form == PACKED
+    assert masks.decode(DType.BF16, base, unified, bits, scale) == decoded
+    out = bytearray(len(decoded))
+    decode_mask(WORD_KINDS[DType.BF16], base, unified, bits, scale, out)
+    assert out == decoded
+    for i, row in enumerate(table("masks", "element")):
+        words = [each[2 * i : 2 * i + 2][::-1].hex() for each in (base, unified, decoded)]
+        assert [row[1].split()[0], row[2].split()[0], row[6]] == words
 
 
 @pytest.mark.parametrize("name", list(VERSIONS))

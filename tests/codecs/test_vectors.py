@@ -22,7 +22,7 @@ from deltahub.codecs import (
 )
 
 ROOT = Path(__file__).parents[1] / "vectors"
-FRAMES = ["fm_delta", "frame", "neuzip_lossless", "raw", "zstd"]
+FRAMES = ["fm_delta", "frame", "masks", "neuzip_lossless", "raw", "zstd"]
 
 
 def vectors(*formats: str) -> pytest.MarkDecorator:

@@ -254,3 +254,35 @@ def factor_bits(values: Annotated[NDArray[numpy.int16], dict(shape=(None, None),
     """
     An estimate of the bits that a factor takes; each column is one component.
     """
+
+def count_infinite(kind: int, words: bytes | bytearray | memoryview) -> int:
+    """
+    How many words are infinite or NaN. kind: see words.WORD_KINDS; 0 to 3, here and below.
+    """
+
+def elect_unified(kind: int, base: bytes | bytearray | memoryview, tasks: list[bytes | bytearray | memoryview], out: bytearray | memoryview, threads: int) -> list[tuple[float, float, float, float, float, int, int]]:
+    """
+    Fills `out` with the unified words of EMR-Merging, and returns for each task the sums
+    of |tau|, |uni|, tau * uni, uni^2 and tau^2, and the numbers of masked and of changed
+    elements. tau: task - base; uni: unified - base where the task is masked, else 0. Words
+    must be finite. The same for any number of threads.
+    """
+
+def merge_task(kind: int, base: bytes | bytearray | memoryview, unified: bytes | bytearray | memoryview, task: bytes | bytearray | memoryview, scale: float, out: bytearray | memoryview, threads: int) -> int:
+    """
+    Fills `out` with a task's words after the merge: where its mask is 1 the base plus
+    scale times the unified difference, else the base. Returns how many became infinite.
+    """
+
+def pack_mask(kind: int, base: bytes | bytearray | memoryview, unified: bytes | bytearray | memoryview, words: bytes | bytearray | memoryview, scale: float) -> tuple[bytes, int]:
+    """
+    (bits, their number): for each element whose unified word is not the base's, whether
+    the word of merge_task is not the base's; the lowest bit of each byte first. ValueError
+    for words that merge_task cannot have made.
+    """
+
+def decode_mask(kind: int, base: bytes | bytearray | memoryview, unified: bytes | bytearray | memoryview, bits: bytes | bytearray | memoryview | None, scale: float, out: bytearray | memoryview) -> None:
+    """
+    Fills `out` with the words of pack_mask. bits: None if all are one. ValueError unless
+    there are as many as pack_mask makes, with zeros after the last.
+    """

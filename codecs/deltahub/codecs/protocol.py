@@ -172,7 +172,7 @@ class Codec(Protocol):
     codec_id: ClassVar[str]  # in manifests and URLs; never renamed or reused
     number: ClassVar[int]  # the same codec in a frame header, one byte
     version: ClassVar[int]  # the newest; encode() writes and decode() reads 1..version
-    needs_base: ClassVar[bool]  # True: always with a base; False: never with one
+    n_inputs: ClassVar[int]  # aligned inputs of every frame: 0, 1 (a base) or 2
 
     def block_bytes(self, dtype: DType) -> int:
         """The preferred number of decoded bytes of a block."""
@@ -189,7 +189,8 @@ class Codec(Protocol):
     ) -> EncodedBody:
         """The encoded blocks of one frame.
 
-        source, base: geometry.size_bytes contiguous bytes each; base if and only if needs_base.
+        source: geometry.size_bytes contiguous bytes. base: n_inputs times as many, the inputs one
+        after the other; None if and only if n_inputs is 0.
         front: bytes of the frame before its blocks, without the prelude. The result leaves
         space for them and for the prelude before its blocks.
         The result is the same for any number of threads.
@@ -214,7 +215,8 @@ class Codec(Protocol):
 
         The frame layer has checked: the version; that the blocks exist; every mode against its
         length (UNCHANGED 0 and only with a base, RAW the decoded size, CODED 1 to decoded size
-        - 1); payload is exactly the sum of the lengths; base (if any) and out are exactly the
-        decoded span, contiguous bytes. Prelude and payload may be hostile.
+        - 1); payload is exactly the sum of the lengths; out is exactly the decoded span, and base
+        (if any) n_inputs times as much, the inputs one after the other, contiguous bytes. Prelude
+        and payload may be hostile.
         """
         ...

@@ -15,7 +15,7 @@ class Raw:
     codec_id: ClassVar[str] = "raw"
     number: ClassVar[int] = 0
     version: ClassVar[int] = 1
-    needs_base: ClassVar[bool] = False
+    n_inputs: ClassVar[int] = 0
 
     def block_bytes(self, dtype: DType) -> int:
         return 1 << 20

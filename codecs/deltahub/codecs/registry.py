@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from deltahub.codecs.errors import UnknownCodec, UnsupportedVersion
 from deltahub.codecs.fm_delta.codec import FmDelta
 from deltahub.codecs.kernels import choose_kernels
+from deltahub.codecs.masks.codec import Masks
 from deltahub.codecs.neuzip.lossless import NeuzipLossless
 from deltahub.codecs.protocol import Codec
 from deltahub.codecs.raw import Raw
@@ -20,7 +21,7 @@ def _index(codecs: Sequence[Codec]) -> tuple[dict[str, Codec], dict[int, Codec]]
 
 
 choose_kernels()
-BY_ID, BY_NUMBER = _index([Raw(), Zstd(), FmDelta(), NeuzipLossless()])
+BY_ID, BY_NUMBER = _index([Raw(), Zstd(), FmDelta(), NeuzipLossless(), Masks()])
 
 
 def get_codec(codec_id: str) -> Codec:

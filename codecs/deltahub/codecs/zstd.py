@@ -28,7 +28,7 @@ class Zstd:
     codec_id: ClassVar[str] = "zstd"
     number: ClassVar[int] = 1
     version: ClassVar[int] = 1
-    needs_base: ClassVar[bool] = False
+    n_inputs: ClassVar[int] = 0
 
     def block_bytes(self, dtype: DType) -> int:
         return MAX_BLOCK

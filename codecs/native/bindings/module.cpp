@@ -12,6 +12,7 @@
 #include "bindings/codecs.hpp"
 #include "bindings/frames.hpp"
 #include "bindings/low_rank.hpp"
+#include "bindings/masks.hpp"
 #include "kernels/dispatch.hpp"
 
 namespace nb = nanobind;
@@ -78,4 +79,5 @@ NB_MODULE(_native, m) {
   bind_codecs(m);
   bind_frames(m);
   bind_search(m);
+  bind_masks(m);
 }

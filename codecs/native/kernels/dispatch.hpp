@@ -13,6 +13,7 @@
 
 #include "kernels/kernels.hpp"
 #include "kernels/low_rank/kernels.hpp"
+#include "kernels/masks/kernels.hpp"
 
 namespace deltahub {
 
@@ -81,6 +82,15 @@ inline const SearchKernels& chosen_search() {
   if (chosen == &avx2_kernels) return avx2_search;
 #endif
   return portable_search;
+}
+
+inline const MaskKernels& chosen_masks() {
+#ifdef __x86_64__
+  const Kernels* const chosen = chosen_kernels();
+  if (chosen == &avx512_kernels || chosen == &avx512_gathers_kernels) return avx512_masks;
+  if (chosen == &avx2_kernels) return avx2_masks;
+#endif
+  return portable_masks;
 }
 
 }  // namespace deltahub

@@ -95,7 +95,7 @@ def test_a_frame_is_the_same_by_any_number_of_threads(
     kernels: str, codec_id: str, geometry: Geometry
 ) -> None:
     codec = BY_ID[codec_id]
-    base = memoryview(BASE) if codec.needs_base else None
+    base = memoryview(BASE) if codec.n_inputs > 0 else None
     with running(kernels):
         first, *others = [
             codec.encode(geometry, memoryview(TUNED), base, Effort.FAST, threads)
@@ -112,7 +112,7 @@ def test_a_frame_is_the_same_by_any_number_of_threads(
 def body_of(codec_id: str, geometry: Geometry) -> tuple[Codec, bytes, list[int], list[bytes]]:
     """(codec, prelude, modes, stored blocks) of TUNED."""
     codec = BY_ID[codec_id]
-    base = memoryview(BASE) if codec.needs_base else None
+    base = memoryview(BASE) if codec.n_inputs > 0 else None
     body = codec.encode(geometry, memoryview(TUNED), base, Effort.DEFAULT, 1)
     return codec, body.prelude, [*body.blocks.modes], [b for _, b in body.blocks]
 
@@ -135,11 +135,11 @@ def decoded(
         geometry,
         1,  # the only version of neuzip_lossless, and that of fm_delta without a stride
         prelude,
-        block_table(geometry, rows, has_base=codec.needs_base),
+        block_table(geometry, rows, has_base=codec.n_inputs > 0),
         span.start,
         span.stop,
         memoryview(b"".join(stored)),
-        memoryview(BASE)[low:high] if codec.needs_base else None,
+        memoryview(BASE)[low:high] if codec.n_inputs > 0 else None,
         memoryview(out),
         threads,
     )

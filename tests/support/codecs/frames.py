@@ -21,7 +21,8 @@ from deltahub.codecs.frames.header import CHECKSUM, FIXED, SEGMENT, TABLE_ROW
 # In the order of FIXED, the fixed fields of a frame header.
 FIELDS = (
     "magic version codec codec_version dtype header_length prelude_length body_length rows columns"
-    " start count tensor_count tensor rows_per_block parts_per_row n_blocks cast n_segments effort"
+    " start count tensor_count tensor rows_per_block parts_per_row n_blocks cast n_further"
+    " n_segments effort"
 ).split()
 
 
@@ -51,7 +52,7 @@ def make_frame(
     """One frame with a whole tensor; `base` is used if the codec needs one."""
     spec = TensorSpec(tensor_id(source), dtype, rows, columns)
     (part,) = split_frames(spec)
-    if not BY_ID[codec].needs_base:
+    if BY_ID[codec].n_inputs == 0:
         return encode_frame(spec, part, source, codec=codec, threads=threads)
     plan = plan_on(base, dtype)
     return encode_frame(spec, part, source, base, plan, codec, threads)

@@ -106,7 +106,7 @@ class FrameReader:
     def _assemble(self, header: FrameHeader, first: int, last: int) -> memoryview | None:
         if header.base is None:
             return None
-        base = self._base.take(last - first)
+        base = self._base.take(header.base_bytes(last - first))
         itemsize = header.dtype.itemsize
         assemble(
             header.base,

@@ -40,7 +40,7 @@ class FmDelta:
     codec_id: ClassVar[str] = "fm_delta"
     number: ClassVar[int] = 2
     version: ClassVar[int] = 2
-    needs_base: ClassVar[bool] = True
+    n_inputs: ClassVar[int] = 1
 
     def block_bytes(self, dtype: DType) -> int:
         return BLOCK_ELEMENTS * dtype.itemsize

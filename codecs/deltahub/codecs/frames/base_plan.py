@@ -1,6 +1,6 @@
 """The plan of a frame's base: ranges of other tensors, back to back, cast where types differ."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -35,10 +35,14 @@ class BaseSegment:
 
 @dataclass(slots=True, unsafe_hash=True)
 class BasePlan:
-    """Segments whose counts sum to the frame's. is_cast: a segment's dtype is not the frame's."""
+    """Segments of each input in turn; those of one input sum to the frame's count.
+
+    is_cast: a segment's dtype is not the frame's. n_inputs: most codecs have one, the base.
+    """
 
     segments: tuple[BaseSegment, ...]
     is_cast: bool
+    n_inputs: int = 1
 
     def base_ids(self) -> tuple[bytes, ...]:
         """The distinct tensors that must be read, in order of first use."""
@@ -49,15 +53,18 @@ class BasePlan:
         """What is wrong with this plan for `count` elements of `tensor`, or None."""
         if not 1 <= len(self.segments) <= MAX_SEGMENTS:
             return f"a base plan has 1 to {MAX_SEGMENTS} segments, not {len(self.segments)}"
-        total, is_cast = 0, False
+        total, is_cast, n_ends = 0, False, 0
         for segment in self.segments:
             fault = self._segment_fault(segment, tensor, dtype)
             if fault is not None:
                 return fault
             total += segment.count
+            n_ends += total % count == 0
             is_cast |= segment.dtype is not dtype
-        if total != count:
+        if total != self.n_inputs * count:
             return f"base segments hold {total} elements, the frame {count}"
+        if n_ends != self.n_inputs:
+            return "a base segment reaches into the next input"
         if self.is_cast != is_cast:
             return "the cast rule does not match the segments' element types"
         return None
@@ -78,10 +85,19 @@ class BasePlan:
         return None
 
 
+def join_plans(plans: Sequence[BasePlan]) -> BasePlan:
+    """One plan with the inputs of all of these, in their order."""
+    return BasePlan(
+        tuple(segment for plan in plans for segment in plan.segments),
+        any(plan.is_cast for plan in plans),
+        sum(plan.n_inputs for plan in plans),
+    )
+
+
 def slice_plan(plan: BasePlan, dtype: DType, start: int, count: int) -> BasePlan:
     """The part of a whole tensor's plan for elements [start, start + count), as of one frame.
 
-    dtype: the coding dtype of the tensor that has the base.
+    plan: of one input. dtype: the coding dtype of the tensor that has the base.
     """
     segments: list[BaseSegment] = []
     begin = 0
@@ -97,19 +113,37 @@ def slice_plan(plan: BasePlan, dtype: DType, start: int, count: int) -> BasePlan
 def assemble(
     plan: BasePlan, dtype: DType, start: int, count: int, read: ReadBase, out: memoryview
 ) -> None:
-    """Fill `out` with the base of elements [start, start + count) of a frame, in `dtype`.
+    """Fill `out` with the inputs of elements [start, start + count) of a frame, in `dtype`.
 
-    out: count * dtype.itemsize contiguous writable bytes. Reads fill `out` directly, except that
-    segments to be cast are read in chunks of at most 4 MiB. InvalidInput if sizes do not match.
+    out: count * dtype.itemsize contiguous writable bytes for each input, one after the other.
+    Reads fill `out` directly, except that segments to be cast are read in chunks of at most 4 MiB.
+    InvalidInput if sizes do not match.
     """
     target = out.cast("B")
-    total = sum(segment.count for segment in plan.segments)
+    total = sum(segment.count for segment in plan.segments) // plan.n_inputs
     if start < 0 or count < 0 or start + count > total:
         raise InvalidInput(f"elements {start} to {start + count} of a plan for {total}")
-    if len(target) != count * dtype.itemsize:
-        raise InvalidInput(f"{len(target)} bytes for {count} elements of {dtype.name}")
+    size = count * dtype.itemsize
+    if len(target) != plan.n_inputs * size:
+        raise InvalidInput(
+            f"{len(target)} bytes for {plan.n_inputs} x {count} elements of {dtype.name}"
+        )
+    for number in range(plan.n_inputs):
+        part = target[number * size : (number + 1) * size]
+        _assemble(plan.segments, dtype, number * total + start, count, read, part)
+
+
+def _assemble(
+    segments: tuple[BaseSegment, ...],
+    dtype: DType,
+    start: int,
+    count: int,
+    read: ReadBase,
+    target: memoryview,
+) -> None:
+    """The same for elements of all segments back to back."""
     segment_begin = 0
-    for segment in plan.segments:
+    for segment in segments:
         segment_end = segment_begin + segment.count
         begin, end = max(start, segment_begin), min(start + count, segment_end)
         if begin < end:

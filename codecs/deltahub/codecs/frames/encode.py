@@ -114,26 +114,26 @@ def encode_frame(
     source: Buffer,
     base: Buffer | None = None,
     plan: BasePlan | None = None,
-    codec: str = "auto",
+    codec: str | Codec = "auto",
     threads: int = 1,
     effort: Effort = Effort.DEFAULT,
 ) -> bytes:
     """One frame of a tensor's elements, at most as large as a raw frame.
 
     source: the part's bytes, in the coding dtype. base, plan: the aligned base bytes, of the same
-    size, and where they come from; both if the codec needs a base, else neither.
+    size for each input, and where they come from; both if the codec needs a base, else neither.
     codec: "auto" takes the codec with the smallest estimate on a sample, with the base, if given,
     or without it; at effort max, floats are coded with and without the base. "delta" codes against
     the base whatever the sample says, because the base was chosen by more than these elements.
     Both return a standalone frame where it is no larger than the delta; at effort fast only a
-    sample decides this. Other values name a codec.
+    sample decides this. Other values name a codec, or are one.
     threads: of the codec; the frame does not depend on their number.
     InvalidInput if the arguments do not fit each other; TooLarge for more than MAX_FRAME bytes.
     """
     view = memoryview(source).cast("B")
     _check_arguments(spec, part, view)
-    if codec not in ("auto", "delta"):
-        coder = get_codec(codec)
+    if not isinstance(codec, str) or codec not in ("auto", "delta"):
+        coder = get_codec(codec) if isinstance(codec, str) else codec
         checked = _checked_base(coder, spec, part, base, plan)
         return _encode(spec, part, view, checked, plan, coder, threads, effort)
     aligned = None
@@ -148,7 +148,7 @@ def encode_frame(
             return _smaller_frame(spec, part, view, sample, clear_delta, threads, effort)
     sample = Sample(spec.dtype, view)
     coder = get_codec("fm_delta" if codec == "delta" else sample.choose_codec(aligned))
-    if not coder.needs_base:
+    if not coder.n_inputs:
         standalone = _encode(spec, part, view, None, None, coder, threads, effort)
         if aligned is None or plan is None or spec.dtype not in FLOAT_WORDS:
             return standalone
@@ -303,18 +303,18 @@ def _checked_base(
     plan: BasePlan | None,
 ) -> memoryview | None:
     if base is None or plan is None:
-        if codec.needs_base or base is not None or plan is not None:
+        if codec.n_inputs or base is not None or plan is not None:
             raise InvalidInput(
                 f"codec {codec.codec_id}: the base bytes, their plan or both are missing"
             )
         return None
-    if not codec.needs_base:
-        raise InvalidInput(f"codec {codec.codec_id} takes no base")
+    if codec.n_inputs != plan.n_inputs:
+        raise InvalidInput(f"codec {codec.codec_id} takes {codec.n_inputs} inputs")
     fault = plan.fault(spec.tensor, spec.dtype, part.count)
     if fault is not None:
         raise InvalidInput(fault)
     view = memoryview(base).cast("B")
-    if len(view) != part.count * spec.dtype.itemsize:
+    if len(view) != plan.n_inputs * part.count * spec.dtype.itemsize:
         raise InvalidInput(f"a base of {len(view)} bytes for {part.count} elements")
     return view
 

@@ -18,15 +18,18 @@ from deltahub.codecs.protocol import Buffer, Codec, Geometry
 from deltahub.codecs.registry import BY_ID, codec_for
 
 MAGIC: Final = b"DHFR"
-FRAME_VERSION: Final = 1
+FRAME_VERSION: Final = 2
+# The version of frames with at most one input, which is all that it differs in.
+_FIRST_VERSION: Final = 1
+MAX_INPUTS: Final = 4
 MAX_FRAME: Final = 64 << 20  # decoded bytes
 MAX_BLOCK: Final = 16 << 20  # decoded bytes
 MAX_BLOCKS: Final = 1 << 16
 MAX_PRELUDE: Final = 1 << 20
 
-FIXED: Final = struct.Struct("<4sBBBBIIQQQQQQ32sIIIBxHB7x")
+FIXED: Final = struct.Struct("<4sBBBBIIQQQQQQ32sIIIBBHB7x")
 _BEGIN: Final = struct.Struct("<4sB3xI4x")
-_UNUSED: Final = struct.Struct("<109xB3x7s")  # the padding bytes of FIXED
+_UNUSED: Final = struct.Struct("<113x7s")  # the padding bytes of FIXED
 SEGMENT: Final = struct.Struct("<32sB7xQQ")
 CHECKSUM: Final = struct.Struct("<Q")
 TABLE_ROW: Final = struct.Struct("<IB3xQ")
@@ -76,6 +79,10 @@ class FrameHeader:
     def tensor_size_bytes(self) -> int:
         return self.tensor_count * self.dtype.itemsize
 
+    def base_bytes(self, decoded_bytes: int) -> int:
+        """The bytes of the aligned inputs for so many decoded bytes."""
+        return 0 if self.base is None else self.base.n_inputs * decoded_bytes
+
     @property
     def prefix_length(self) -> int:
         """Bytes before the body: header, prelude, block table, checksums."""
@@ -93,10 +100,11 @@ class FrameHeader:
     def fields(self) -> bytes:
         """The header's bytes without its checksum."""
         segments = self.base.segments if self.base is not None else ()
+        n_further = self.base.n_inputs - 1 if self.base is not None else 0
         parts = [
             FIXED.pack(
                 MAGIC,
-                FRAME_VERSION,
+                _FIRST_VERSION if n_further == 0 else FRAME_VERSION,
                 BY_ID[self.codec].number,
                 self.codec_version,
                 self.dtype.code,
@@ -113,6 +121,7 @@ class FrameHeader:
                 self.parts_per_row,
                 self.n_blocks,
                 int(self.base is not None and self.base.is_cast),
+                n_further,
                 len(segments),
                 self.effort,
             )
@@ -180,8 +189,10 @@ def peek_header_length(first16: Buffer) -> int:
     magic, version, length = _BEGIN.unpack_from(first16)
     if magic != MAGIC:
         raise CorruptFrame(f"a frame begins with {MAGIC!r}, not {magic!r}")
-    if version != FRAME_VERSION:
-        raise UnsupportedVersion(f"frame version {version}; this release reads {FRAME_VERSION}")
+    if not _FIRST_VERSION <= version <= FRAME_VERSION:
+        raise UnsupportedVersion(
+            f"frame version {version}; this release reads up to {FRAME_VERSION}"
+        )
     segments, rest = divmod(length - FIXED.size - CHECKSUM.size, SEGMENT.size)
     if rest != 0 or not 0 <= segments <= MAX_SEGMENTS:
         raise CorruptFrame(f"no frame header is {length} bytes long")
@@ -200,11 +211,16 @@ def parse_header(buffer: Buffer) -> FrameHeader:
     if xxhash.xxh3_64_intdigest(view[:checked]) != CHECKSUM.unpack_from(view, checked)[0]:
         raise CorruptFrame("the frame header's checksum does not match its bytes")
     (
-        _, _, number, version, dtype_code, _, prelude_length, body_length, rows, columns, start,
-        count, tensor_count, tensor, rows_per_block, parts, n_blocks, is_cast, n_segments, effort,
+        _, frame_version, number, version, dtype_code, _, prelude_length, body_length,
+        rows, columns, start, count, tensor_count, tensor, rows_per_block, parts, n_blocks,
+        is_cast, n_further, n_segments, effort,
     ) = FIXED.unpack_from(view)  # fmt: skip
     if length != FIXED.size + n_segments * SEGMENT.size + CHECKSUM.size or is_cast > 1:
         raise CorruptFrame("the frame header's segments do not match its length")
+    if n_further >= MAX_INPUTS or (n_further and frame_version == _FIRST_VERSION):
+        raise CorruptFrame(f"a frame of version {frame_version} with {n_further} further inputs")
+    if n_further == 0 and frame_version > _FIRST_VERSION:
+        raise UnsupportedVersion(f"frame version {frame_version} without a second input")
     dtype = DType.from_code(dtype_code)
     segments = [*SEGMENT.iter_unpack(view[FIXED.size : checked])]
     header = FrameHeader(
@@ -220,7 +236,7 @@ def parse_header(buffer: Buffer) -> FrameHeader:
         rows_per_block,
         parts,
         n_blocks,
-        _parse_plan(segments, bool(is_cast)),
+        _parse_plan(segments, bool(is_cast), n_further + 1),
         effort,
         length,
         prelude_length,
@@ -228,19 +244,22 @@ def parse_header(buffer: Buffer) -> FrameHeader:
     )
     check_header(header)
     repacked = b"".join([SEGMENT.pack(*segment) for segment in segments])
-    if _UNUSED.unpack_from(view) != (0, bytes(7)) or repacked != view[FIXED.size : checked]:
+    if _UNUSED.unpack_from(view) != (bytes(7),) or repacked != view[FIXED.size : checked]:
         raise CorruptFrame("unused bytes of the frame header are not zero")
     return header
 
 
-def _parse_plan(segments: list[tuple[bytes, int, int, int]], is_cast: bool) -> BasePlan | None:
+def _parse_plan(
+    segments: list[tuple[bytes, int, int, int]], is_cast: bool, n_inputs: int
+) -> BasePlan | None:
     if not segments:
-        if is_cast:
-            raise CorruptFrame("a frame without a base has a cast rule")
+        if is_cast or n_inputs > 1:
+            raise CorruptFrame("a frame without a base has a cast rule or further inputs")
         return None
     return BasePlan(
         tuple([BaseSegment(t, DType.from_code(code), start, n) for t, code, start, n in segments]),
         is_cast,
+        n_inputs,
     )
 
 
@@ -292,8 +311,9 @@ def _geometry_fault(header: FrameHeader) -> str | None:
 
 def _base_fault(header: FrameHeader) -> str | None:
     base = header.base
-    if BY_ID[header.codec].needs_base != (base is not None):
-        return f"codec {header.codec} with{'out' if base is None else ''} a base"
+    n_inputs = 0 if base is None else base.n_inputs
+    if BY_ID[header.codec].n_inputs != n_inputs:
+        return f"codec {header.codec} with {n_inputs} inputs"
     if base is None:
         return None
     return base.fault(header.tensor, header.dtype, header.count)

@@ -102,9 +102,9 @@ class FrameView:
         """Fill `out` with the decoded bytes of blocks [i, j), each checked against its XXH3.
 
         payload: the stored bytes of these blocks (stored_span). base: the aligned base, in the
-        coding dtype, of exactly the decoded span; None if and only if the frame has no base
-        (else WrongBase). out: exactly the decoded span. After CorruptFrame, `out` holds arbitrary
-        bytes.
+        coding dtype, of exactly the decoded span, or of each input one after the other; None if
+        and only if the frame has no base (else WrongBase). out: exactly the decoded span. After
+        CorruptFrame, `out` holds arbitrary bytes.
         """
         low, high = self.span(i, j)
         span = high - low
@@ -119,7 +119,7 @@ class FrameView:
         if (base is None) != (header.base is None):
             raise WrongBase(f"a {header.codec} frame {'with' if base else 'without'} a base")
         aligned = None if base is None else memoryview(base).cast("B")
-        if aligned is not None and len(aligned) != span:
+        if aligned is not None and len(aligned) != header.base_bytes(span):
             raise WrongBase(f"a base of {len(aligned)} bytes for {span} decoded bytes")
         BY_ID[header.codec].decode(
             self.geometry,

@@ -27,7 +27,7 @@ class NeuzipLossless:
     codec_id: ClassVar[str] = "neuzip_lossless"
     number: ClassVar[int] = 3
     version: ClassVar[int] = 1
-    needs_base: ClassVar[bool] = False
+    n_inputs: ClassVar[int] = 0
 
     def block_bytes(self, dtype: DType) -> int:
         return BLOCK_ELEMENTS * dtype.itemsize

@@ -234,12 +234,12 @@ class TensorReader:
     def _base_of(
         self, frame: OpenFrame, begin: int, size: int, read_base: ReadBase
     ) -> memoryview | None:
-        """The aligned base of `size` bytes of the frame, from block `begin` on."""
+        """The aligned inputs of `size` decoded bytes of the frame, from block `begin` on."""
         header = frame.view.header
         if header.base is None:
             return None
         low, itemsize = frame.view.block_span(begin)[0], header.dtype.itemsize
-        base = allocate_buffer(size)
+        base = allocate_buffer(header.base_bytes(size))
         base_plan.assemble(
             header.base, header.dtype, low // itemsize, size // itemsize, read_base, base
         )

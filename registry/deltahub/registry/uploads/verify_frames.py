@@ -89,7 +89,12 @@ class FrameVerifier:
         return self._landing[1]
 
     def _check_segments(self, view: FrameView) -> None:
-        for segment in view.header.base.segments if view.header.base is not None else ():
+        base = view.header.base
+        if base is not None and base.n_inputs > 1:
+            raise InvalidFrame(
+                f"a frame with {base.n_inputs} inputs; send the tensor as a delta of one base"
+            )
+        for segment in () if base is None else base.segments:
             end = (segment.start + segment.count) * segment.dtype.itemsize
             if segment.tensor != ZERO_ID and end > self._base_sizes[segment.tensor]:
                 raise InvalidFrame(f"a base ends beyond its tensor {segment.tensor.hex()}")

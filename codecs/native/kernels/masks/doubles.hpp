@@ -1,0 +1,69 @@
+// Words of floats as doubles, and doubles rounded to words.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+#include "base/short_floats.hpp"
+#include "base/words.hpp"
+
+DELTAHUB_BEGIN
+namespace {
+
+// The value of a finite word; exact.
+template <class Words>
+inline double widened(typename Words::Word word) {
+  if constexpr (Words::word_bits == 64)
+    return std::bit_cast<double>(word);
+  else
+    return double(number<Words>(word));
+}
+
+// The nearest word, ties to even; infinity if there is none so large; one NaN for all NaNs. By
+// integers, because a conversion to float would round a second time.
+template <class Words>
+inline typename Words::Word narrowed(double value) {
+  using Word = typename Words::Word;
+  constexpr int mantissa_bits = Words::mantissa_bits;
+  constexpr std::uint64_t infinity = std::uint64_t((1u << Words::exponent_bits) - 1)
+                                     << mantissa_bits;
+  constexpr std::uint64_t quiet_nan = infinity | std::uint64_t(1) << (mantissa_bits - 1);
+  const auto bits = std::bit_cast<std::uint64_t>(value);
+  const std::uint64_t magnitude = bits & low_masks[63];
+  constexpr std::uint64_t double_infinity = std::uint64_t(0x7ff) << 52;
+  std::uint64_t rounded = magnitude;
+  if constexpr (Words::word_bits < 64) {
+    // The double's exponent field for the smallest normal word; below it more bits are dropped.
+    constexpr std::int64_t smallest = 1023 - middle_exponent<Words> + 1;
+    const auto exponent = std::int64_t(magnitude >> 52);
+    const std::int64_t hidden = exponent > 0 ? std::int64_t(1) << 52 : 0;
+    const std::int64_t below = exponent < smallest ? smallest - exponent : 0;
+    // 54 dropped bits leave less than half a unit, which rounds to zero.
+    const std::int64_t dropped = 52 - mantissa_bits + (below < 54 ? below : 54);
+    const std::uint64_t drop = std::uint64_t(dropped < 54 ? dropped : 54);
+    const std::uint64_t significand = (magnitude & low_masks[52]) | std::uint64_t(hidden);
+    const std::uint64_t half = std::uint64_t(1) << (drop - 1);
+    const std::uint64_t is_odd = (significand >> drop) & 1;
+    const std::uint64_t kept = (significand + half - 1 + is_odd) >> drop;
+    // `kept` has the hidden bit of a normal word, which adds 1 to the exponent field.
+    const std::int64_t field = exponent > smallest ? exponent - smallest : 0;
+    rounded = (std::uint64_t(field) << mantissa_bits) + kept;
+    rounded = rounded < infinity ? rounded : infinity;
+    rounded = magnitude < double_infinity ? rounded : infinity;
+  }
+  if (magnitude > double_infinity) return Word(quiet_nan);
+  return Word(rounded | (bits >> 63) << (Words::word_bits - 1));
+}
+
+template <class Words>
+inline typename Words::Word scaled(typename Words::Word base, typename Words::Word unified,
+                                   double scale) {
+  if (scale == 1) return unified;
+  const double from = widened<Words>(base);
+  const double difference = widened<Words>(unified) - from;
+  const double moved = scale * difference;
+  return narrowed<Words>(from + moved);
+}
+
+}  // namespace
+DELTAHUB_END
