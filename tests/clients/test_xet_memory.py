@@ -16,7 +16,8 @@ from sqlalchemy import select
 
 from clients.environments import NEWEST, Environment
 from clients.machine import Machine
-from deltahub.registry.db.models import Job, Xorb
+from deltahub.registry.db.models import Xorb
+from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
 from support.service.hub import ServedHub, served_hub

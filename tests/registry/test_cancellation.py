@@ -9,7 +9,8 @@ import pytest
 
 from deltahub.registry import Caller, Registry, cancellation
 from deltahub.registry.catalog.commit import AddFile, commit
-from deltahub.registry.db.models import Hold, Job, Landing, Revision, Tensor, XetRange, Xorb
+from deltahub.registry.db.models import Hold, Landing, Revision, Tensor, XetRange, Xorb
+from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.storage.keys import landing_key
 from deltahub.registry.uploads.client_packs import accept_pack

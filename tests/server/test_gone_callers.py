@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from deltahub.codecs.ids import tensor_id
-from deltahub.registry.db.models import Hold, Job, Landing, Revision, Tensor
+from deltahub.registry.db.models import Hold, Landing, Revision, Tensor
+from deltahub.registry.db.tables.jobs import Job
 from deltahub.server.settings import ServerSettings
 from support.registry.client_packs import file_of, frames_of, pack_of, weights
 from support.registry.collecting import count

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deltahub.registry.db.models import Job
+from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.jobs import queue
 from deltahub.registry.registry import Registry
 from support.registry.engine_jobs import enqueue, look, steps, wait_for

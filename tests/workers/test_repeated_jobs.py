@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from deltahub.registry.db.models import Job
+from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.jobs import requests
 from deltahub.registry.registry import Registry
 from support.registry.engine_jobs import enqueue, look, steps, wait_for

@@ -10,7 +10,7 @@ from pathlib import Path
 from sqlalchemy import select
 
 from deltahub.registry import Registry
-from deltahub.registry.db.models import Job
+from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.settings import Settings
 from deltahub.registry.storage.keys import pack_key
 from support.registry.opened import caller

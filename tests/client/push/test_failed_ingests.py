@@ -10,7 +10,7 @@ import pytest
 from deltahub.client import Hub, JobFailed, Silent
 from deltahub.client.api import jobs
 from deltahub.client.records import PushResult
-from deltahub.registry.db.models import Job
+from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.jobs import queue
 from deltahub.server.process.supervisor import WorkerSupervisor
 from support.models.model_folders import base_tensors, contents, write_model

@@ -10,7 +10,7 @@ from safetensors.torch import load
 from sqlalchemy import select
 
 from deltahub.registry import Caller, Registry
-from deltahub.registry.db.models import Job
+from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.jobs import queue
 from deltahub.registry.maintenance.fsck.run import fsck

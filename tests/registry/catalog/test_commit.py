@@ -19,7 +19,8 @@ from deltahub.registry.catalog.commit import (
 )
 from deltahub.registry.catalog.refs import create_ref
 from deltahub.registry.catalog.repositories import create_repository, get_repository
-from deltahub.registry.db.models import File, Job, LineageEdge, Revision
+from deltahub.registry.db.models import File, LineageEdge, Revision
+from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.errors import (
     Conflict,
     EntryNotFound,

@@ -13,7 +13,8 @@ from sqlalchemy.orm import InstrumentedAttribute
 
 from deltahub.registry import Registry
 from deltahub.registry.db.failures import database_errors_translated, is_damaged
-from deltahub.registry.db.models import Frame, Job, Pack, Sketch, Tensor, User
+from deltahub.registry.db.models import Frame, Pack, Sketch, Tensor, User
+from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.errors import DataLost, RegistryError, Unavailable
 from support.registry.opened import caller, opened_registry, push
 

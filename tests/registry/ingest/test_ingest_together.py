@@ -20,7 +20,8 @@ from deltahub.registry.jobs import queue
 from deltahub.registry.storage.keys import landing_key
 from deltahub.registry.uploads.landing import status
 from deltahub.registry.uploads.small_files import SmallFiles
-from deltahub.workers.context import JobContext, StepFailed
+from deltahub.workers.context import JobContext
+from deltahub.workers.failures import StepFailed
 from deltahub.workers.jobs.ingest import ingest
 from support.registry.collecting import age_everything, collect, count, is_clean, n_objects
 from support.registry.ingested import read_file

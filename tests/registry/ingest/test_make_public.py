@@ -21,12 +21,12 @@ from deltahub.registry.db.models import (
     Entry,
     File,
     FileTensor,
-    Job,
     Landing,
     Revision,
     Tensor,
     TensorBase,
 )
+from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import Conflict, DataLost, Forbidden, RepositoryNotFound
 from deltahub.registry.ingest.make_public import make_public

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from deltahub.registry import Registry
-from deltahub.registry.db.models import Job, utc_now
+from deltahub.registry.db.models import utc_now
+from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.jobs import order, queue
 from support.registry.opened import caller, opened_registry
 

@@ -10,7 +10,8 @@ import pytest
 
 from deltahub.registry import Caller, Registry
 from deltahub.registry.access import organizations
-from deltahub.registry.db.models import Job, utc_now
+from deltahub.registry.db.models import utc_now
+from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.errors import Forbidden, JobNotFound, Unauthorized
 from deltahub.registry.jobs import health, queue, requests
 from support.registry.opened import caller, opened_registry, push

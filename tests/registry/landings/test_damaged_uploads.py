@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from sqlalchemy import func, select, update
 
 from deltahub.registry import Caller, Registry, Settings
-from deltahub.registry.db.models import File, Job, Landing, User, utc_now
+from deltahub.registry.db.models import File, Landing, User, utc_now
+from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import DataLost, HashMismatch, Unavailable
 from deltahub.registry.ingest.pipeline import Ingest

@@ -9,7 +9,8 @@ from sqlalchemy import select
 from deltahub.registry import Caller, Registry
 from deltahub.registry.catalog.operations import DeleteFile
 from deltahub.registry.catalog.repositories import make_private, move_repository
-from deltahub.registry.db.models import Job, LineageEdge, Revision
+from deltahub.registry.db.models import LineageEdge, Revision
+from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.maintenance.fsck.run import fsck
 from deltahub.registry.reports.revision import BaseReport, report_revision

@@ -21,7 +21,6 @@ from deltahub.registry.db.models import (
     Domain,
     File,
     Hold,
-    Job,
     Landing,
     Pack,
     Revision,
@@ -30,6 +29,7 @@ from deltahub.registry.db.models import (
     UtcDateTime,
     utc_now,
 )
+from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.maintenance import clock
 from deltahub.registry.maintenance.gc.plan import plan_gc
 from support.models import tiny_models as tiny

@@ -13,7 +13,8 @@ from deltahub.registry import Caller, Registry
 from deltahub.registry.catalog.commit import AddFile, DeleteFile, commit
 from deltahub.registry.catalog.repositories import delete_repository
 from deltahub.registry.commands.maintenance import plan_lines
-from deltahub.registry.db.models import File, Frame, Hold, Job, Landing, Pack, Tensor, utc_now
+from deltahub.registry.db.models import File, Frame, Hold, Landing, Pack, Tensor, utc_now
+from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.errors import Conflict
 from deltahub.registry.jobs import queue
 from deltahub.registry.maintenance.fsck.run import fsck

@@ -8,7 +8,8 @@ import pytest
 from sqlalchemy import select, update
 
 from deltahub.registry import Registry
-from deltahub.registry.db.models import Job, Pack, utc_now
+from deltahub.registry.db.models import Pack, utc_now
+from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.db.tables.scrub import Proof
 from deltahub.registry.jobs import order, queue
 from deltahub.registry.maintenance.scrub.schedule import SLICES, enqueue_if_due, interval_s

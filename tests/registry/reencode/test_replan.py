@@ -13,14 +13,8 @@ from deltahub.codecs.frames import tensor_spec
 from deltahub.registry import Caller, Registry
 from deltahub.registry.catalog.commit import AddFile, commit
 from deltahub.registry.catalog.repositories import delete_repository
-from deltahub.registry.db.models import (
-    PUBLIC_DOMAIN_KEY,
-    Domain,
-    Job,
-    LineageEdge,
-    Revision,
-    Tensor,
-)
+from deltahub.registry.db.models import PUBLIC_DOMAIN_KEY, Domain, LineageEdge, Revision, Tensor
+from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import DeltaCycle
 from deltahub.registry.jobs import queue

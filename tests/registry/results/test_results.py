@@ -11,7 +11,8 @@ from safetensors.torch import load
 from deltahub.codecs.frames import encode_frame, split_frames, tensor_spec
 from deltahub.registry import Caller, Registry
 from deltahub.registry.catalog.repositories import create_repository
-from deltahub.registry.db.models import File, Job, Ref, Repository
+from deltahub.registry.db.models import File, Ref, Repository
+from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import DataLost, RepositoryExists, RevisionNotFound, Unavailable
 from deltahub.registry.jobs import queue

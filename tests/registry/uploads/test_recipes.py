@@ -12,7 +12,8 @@ from deltahub.codecs.files.recipe import Recipe, TensorRef
 from deltahub.codecs.ids import tensor_id
 from deltahub.registry import Caller, Registry, failpoints
 from deltahub.registry.catalog.commit import AddFile, commit
-from deltahub.registry.db.models import File, Hold, Job, Landing, utc_now
+from deltahub.registry.db.models import File, Hold, Landing, utc_now
+from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import (
     Forbidden,

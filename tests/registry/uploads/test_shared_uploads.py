@@ -11,7 +11,8 @@ from deltahub.codecs.files.recipe import Recipe
 from deltahub.codecs.ids import tensor_id
 from deltahub.registry import Caller, Registry
 from deltahub.registry.catalog.commit import AddFile, commit
-from deltahub.registry.db.models import Job, Landing
+from deltahub.registry.db.models import Landing
+from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import HashMismatch, UploadNotFound
 from deltahub.registry.ingest.pipeline import Ingest

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import select
 
 from deltahub.registry.access import tokens, users
-from deltahub.registry.db.models import Job
+from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.errors import StorageFull
 from deltahub.registry.jobs import queue
 from support.models import tiny_models as tiny

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from deltahub.registry.db.models import Job
+from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.jobs import queue
 from deltahub.registry.registry import Registry
 

@@ -21,6 +21,7 @@ from deltahub.registry.errors import HashMismatch, StorageFull, Unavailable
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
 from deltahub.registry.storage.base import StoreFull, StoreUnavailable
+from deltahub.workers.attempts import Kind
 from deltahub.workers.context import JobContext
 from deltahub.workers.engine import Engine
 from deltahub.workers.engine_file import DATABASE_NAME
@@ -127,13 +128,13 @@ def limit_engine_file() -> None:
 
 
 KINDS = {
-    "poison": poison,
-    "count": count,
-    "refuse": refuse,
-    "flicker": flicker,
-    "broken": broken,
-    "lack": lack,
-    "hoard": hoard,
+    "poison": Kind(poison),
+    "count": Kind(count),
+    "refuse": Kind(refuse),
+    "flicker": Kind(flicker),
+    "broken": Kind(broken),
+    "lack": Kind(lack),
+    "hoard": Kind(hoard),
 }
 
 

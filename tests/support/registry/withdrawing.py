@@ -6,7 +6,8 @@ from pathlib import Path
 from sqlalchemy import select
 
 from deltahub.registry import Caller, Registry
-from deltahub.registry.db.models import Job, TensorBase
+from deltahub.registry.db.models import TensorBase
+from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.jobs import queue
 from deltahub.registry.jobs.progress import Progress

@@ -22,7 +22,8 @@ from sqlalchemy import func, select
 from deltahub.registry import Registry, Settings
 from deltahub.registry.catalog.commit import AddFile, DeleteFile, commit
 from deltahub.registry.catalog.repositories import delete_repository
-from deltahub.registry.db.models import File, Job, Pack, Tensor
+from deltahub.registry.db.models import File, Pack, Tensor
+from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import NotFound, RepositoryNotFound
 from deltahub.registry.ingest.pipeline import Ingest

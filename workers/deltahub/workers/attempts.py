@@ -10,15 +10,17 @@ from typing import Any, TypeVar
 
 from dbos import DBOS
 
-from deltahub.registry.db.models import Job
 from deltahub.registry.db.session import WriteSession
+from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import JobFailed, RegistryError, StorageFull, Unavailable
 from deltahub.registry.jobs import order, queue
 from deltahub.registry.jobs.transient import code_of, is_transient
 from deltahub.registry.registry import Registry
-from deltahub.workers.context import JobCancelled, JobContext, StepFailed
+from deltahub.workers.compute.process import ComputeProcess
+from deltahub.workers.context import JobContext
 from deltahub.workers.engine_file import EngineFileDamaged, engine_errors
+from deltahub.workers.failures import JobCancelled, StepFailed
 from deltahub.workers.settings import WorkerSettings
 from deltahub.workers.turns import Turns
 
@@ -26,6 +28,20 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 JobFunction = Callable[[JobContext, dict[str, Any]], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of job.
+
+    steps_version: increase it when the order or the results of its steps change. Jobs of this kind
+    that older code began then start from the beginning, instead of replaying steps that no longer
+    fit.
+    """
+
+    run: JobFunction
+    steps_version: int = 1
+
 
 # Jobs that have made room for others and keep their thread and memory. With so many, jobs run to
 # their end.
@@ -44,32 +60,32 @@ class EngineFailed(Exception):
 
 @dataclass(frozen=True)
 class Attempt:
-    """One attempt of a job, which one workflow runs."""
+    """One attempt of a job, which one workflow runs. steps_version: of its kind."""
 
     job_id: str
     number: int
-
-    @classmethod
-    def of(cls, job: Job) -> "Attempt":
-        return cls(job.id, job.attempts)
+    lane: str
+    steps_version: int
 
     @property
     def workflow_id(self) -> str:
-        return f"{self.job_id}-{self.number}"
+        return f"{self.job_id}-{self.number}-{self.steps_version}"
 
 
 class AttemptRunner:
     """Runs attempts, each in a thread of DBOS."""
 
     def __init__(
-        self, registry: Registry, settings: WorkerSettings, kinds: Mapping[str, JobFunction]
+        self, registry: Registry, settings: WorkerSettings, kinds: Mapping[str, Kind]
     ) -> None:
         self._registry = registry
         self._settings = settings
         self._kinds = kinds
         # One cache of decoded blocks for all jobs of the process.
         self._reader = FileReader(registry)
-        self.turns = Turns(settings.concurrency)
+        self.turns = Turns(
+            {queue.STORE: settings.concurrency, queue.COMPUTE: settings.compute_concurrency}
+        )
         self.is_stopping = threading.Event()
         self.n_steps = 0  # steps that run now
         self.n_unwritten = 0  # attempts whose end the database does not take
@@ -80,6 +96,12 @@ class AttemptRunner:
         self._expected: set[Attempt] = set()
         self._in_thread: set[Attempt] = set()
         self._n_waiting = 0
+
+    def attempt_of(self, job: Job) -> Attempt:
+        """The job's attempt now, by today's steps."""
+        kind = self._kinds.get(job.kind)
+        version = 0 if kind is None else kind.steps_version
+        return Attempt(job.id, job.attempts, job.lane, version)
 
     def expect(self, attempt: Attempt) -> None:
         """Note that DBOS will run the attempt here."""
@@ -129,7 +151,7 @@ class AttemptRunner:
                     job = session.get(Job, attempt.job_id)
             except (StorageFull, Unavailable):
                 continue
-            if job is None or job.state not in queue.ACTIVE or job.attempts != attempt.number:
+            if job is None or job.state not in queue.ACTIVE or self.attempt_of(job) != attempt:
                 return False
         return True
 
@@ -138,14 +160,16 @@ class AttemptRunner:
         try:
             with self._registry.db.read() as session:
                 job = session.get(Job, attempt.job_id)
-            if job is None or job.attempts != attempt.number or job.state != "running":
+            if job is None or job.state != "running" or self.attempt_of(job) != attempt:
                 return
-            function = self._kinds.get(job.kind)
-            if function is None:
+            kind = self._kinds.get(job.kind)
+            if kind is None:
                 raise StepFailed(JobFailed.code, f"this version knows no job of kind {job.kind!r}")
             run_step = partial(self._run_step, attempt)
-            context = JobContext(self._registry, self._reader, job.id, run_step)
-            result = function(context, dict(job.payload))
+            child = ComputeProcess(self._registry, self._settings, job.id)
+            with child:
+                context = JobContext(self._registry, self._reader, job.id, run_step, child)
+                result = kind.run(context, dict(job.payload))
         except JobCancelled:
             self._write(lambda session: queue.mark_cancelled(session, attempt.job_id))
         except Exception as error:
@@ -218,7 +242,8 @@ class AttemptRunner:
     def _make_room(self, attempt: Attempt) -> None:
         """Between two steps: let another job run first if the order says so."""
         workflow_id = attempt.workflow_id
-        if self.turns.held_s(workflow_id) < self._settings.turn_s or self.turns.n_free > 0:
+        is_short = self.turns.held_s(workflow_id) < self._settings.turn_s
+        if is_short or self.turns.n_free(attempt.lane) > 0:
             return
         with self._lock:
             if self._n_waiting >= MAX_WAITING:
@@ -236,7 +261,7 @@ class AttemptRunner:
                 raise JobCancelled("cancelled")
         except (StorageFull, Unavailable) as error:
             log.info("job=%s makes no room: %s", attempt.job_id, error)
-            self.turns.grant(workflow_id)
+            self.turns.grant(workflow_id, attempt.lane)
         finally:
             with self._lock:
                 self._n_waiting -= 1

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from deltahub.codecs.errors import CodecError
 from deltahub.registry.downloads.file_reader import FileReader
@@ -12,6 +12,8 @@ from deltahub.registry.jobs import queue
 from deltahub.registry.jobs.transient import code_of, is_transient
 from deltahub.registry.registry import Registry
 from deltahub.registry.storage.base import StoreError
+from deltahub.workers.compute.process import ComputeProcess
+from deltahub.workers.failures import JobCancelled, StepFailed
 
 log = logging.getLogger(__name__)
 
@@ -31,34 +33,22 @@ RETRY_DELAYS_S = (0.2, 1.0)
 REPORT_INTERVAL_S = 0.5
 
 
-class StepFailed(Exception):
-    """A step failed, now or before a restart. Has the error's stable code and message.
-
-    is_transient: the error passes by itself, so that the job should be repeated.
-    """
-
-    def __init__(self, code: str, message: str, *, is_transient: bool = False) -> None:
-        super().__init__(message)
-        self.code = code
-        self.is_transient = is_transient
-
-
-class JobCancelled(Exception):
-    """The job was cancelled. Results that it has published so far stay valid."""
-
-    code = "cancelled"
-
-
 class JobContext:
     """One run of one job. All side effects of a job happen inside `step`."""
 
     def __init__(
-        self, registry: Registry, reader: FileReader, job_id: str, run_step: StepRunner
+        self,
+        registry: Registry,
+        reader: FileReader,
+        job_id: str,
+        run_step: StepRunner,
+        compute_process: ComputeProcess | None = None,
     ) -> None:
         self.registry = registry
         self.reader = reader
         self.job_id = job_id
         self._run_step = run_step
+        self._compute_process = compute_process
         self._reported_at = 0.0
         self._stage = ""
 
@@ -69,6 +59,38 @@ class JobContext:
         must be idempotent. Raises StepFailed for its errors, and JobCancelled.
         """
         return self._run_step(name, lambda: self._attempt(name, function))
+
+    def compute(
+        self, name: str, step: str, arguments: dict[str, Any], share: tuple[float, float] = (0, 1)
+    ) -> Any:
+        """A step that runs in the compute process: its result, from now or from before a restart.
+
+        step: `module:function` (compute/context.py). arguments: plain JSON. share: the part of the
+        job's work that this step is, from and to a fraction of it.
+        """
+        process = self._compute_process
+        assert process is not None, "a job that computes runs in the engine"
+        begin, end = share
+
+        def listen(stage: str, done: int, total: int) -> None:
+            self.report(stage, done, total, begin + (end - begin) * done / max(total, 1))
+
+        def run() -> Any:
+            self.report(name, 0, 0, begin)
+            return process.run(
+                step,
+                arguments,
+                on_progress=listen,
+                on_log=self.log,
+                check_cancel=self.check_cancel,
+            )
+
+        return self.step(name, run)
+
+    def log(self, text: str) -> None:
+        """Append a line to the job's log."""
+        with self.registry.db.write() as session:
+            queue.add_line(session, self.job_id, text)
 
     def _attempt(self, name: str, function: Callable[[], T]) -> T:
         for delay_s in (*RETRY_DELAYS_S, None):
@@ -101,12 +123,18 @@ class JobContext:
             if queue.is_cancel_asked(session, self.job_id):
                 raise JobCancelled("cancelled")
 
-    def report(self, stage: str, done_bytes: int, total_bytes: int) -> None:
-        """Write progress to the job's row, at most once in 0.5 s a stage. Raises JobCancelled."""
+    def report(
+        self, stage: str, done_bytes: int, total_bytes: int, fraction: float | None = None
+    ) -> None:
+        """Write progress to the job's row, at most once in 0.5 s a stage. Raises JobCancelled.
+
+        fraction: of the whole job that is done, if it is known.
+        """
         now = time.monotonic()
         if stage == self._stage and now - self._reported_at < REPORT_INTERVAL_S:
             return
         self._stage, self._reported_at = stage, now
         with self.registry.db.write() as session:
-            if not queue.report_progress(session, self.job_id, stage, done_bytes, total_bytes):
+            progress = (stage, done_bytes, total_bytes, fraction)
+            if not queue.report_progress(session, self.job_id, *progress):
                 raise JobCancelled("cancelled")

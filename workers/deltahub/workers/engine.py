@@ -18,22 +18,22 @@ from pathlib import Path
 from dbos import DBOS, DBOSConfig, SetWorkflowID, WorkflowStatus
 from sqlalchemy import URL
 
-from deltahub.registry.db.models import Job
+from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.errors import JobFailed, StorageFull, Unavailable
 from deltahub.registry.jobs import health, queue
 from deltahub.registry.maintenance.scrub import schedule
 from deltahub.registry.registry import Registry
 from deltahub.workers import engine_file
-from deltahub.workers.attempts import Attempt, AttemptRunner, EngineFailed, JobFunction
+from deltahub.workers.attempts import Attempt, AttemptRunner, EngineFailed, Kind
 from deltahub.workers.engine_file import EngineFileDamaged, engine_errors
 from deltahub.workers.serializer import JsonSerializer
 from deltahub.workers.settings import WorkerSettings
 
 log = logging.getLogger(__name__)
 
-# Increase it when the order or the results of any job's steps change: jobs that older code began
-# then start from the beginning, instead of replaying steps that no longer fit.
-STEPS_VERSION = "4"
+# Increase it when workflows get other arguments: unfinished jobs then start from the beginning.
+# The steps of each kind of job have a version of their own (attempts.Kind).
+WORKFLOW_VERSION = "5"
 # DBOS needs an id that is unique among live processes, and resumes workflows of the same id. A
 # constant is both, because the lock of the data folder allows one worker.
 EXECUTOR_ID = "worker"
@@ -51,7 +51,7 @@ class Engine:
     """Runs the jobs of one registry. One for each process, because DBOS is global."""
 
     def __init__(
-        self, registry: Registry, settings: WorkerSettings, kinds: Mapping[str, JobFunction]
+        self, registry: Registry, settings: WorkerSettings, kinds: Mapping[str, Kind]
     ) -> None:
         self._registry = registry
         self._settings = settings
@@ -60,9 +60,9 @@ class Engine:
         self._is_recovering = True  # DBOS may still resume workflows of an earlier process
         self._is_clean = False  # the DBOS file had no workflow, and none was started since
         self._cleaned_at = 0.0
-        # Version of the database at the query after which no queued job was left.
-        self._drained_version: int | None = None
-        self._queried_at = 0.0
+        # Lane -> version of the database at the query after which no queued job was left, and when
+        # that was.
+        self._drained: dict[str, tuple[int | None, float]] = {}
         self._seen_at = 0.0
         self._scheduled_at = 0.0
 
@@ -111,7 +111,7 @@ class Engine:
         config: DBOSConfig = {
             "name": "deltahub",
             "system_database_url": _sqlite_url(self._path),
-            "application_version": STEPS_VERSION,
+            "application_version": WORKFLOW_VERSION,
             "executor_id": EXECUTOR_ID,
             "serializer": JsonSerializer(),
             "enable_otlp": False,
@@ -122,8 +122,8 @@ class Engine:
         }
         self._dbos = DBOS(config=config)
 
-        def job(job_id: str, number: int) -> None:
-            self._runner.run(Attempt(job_id, number))
+        def job(job_id: str, number: int, lane: str, steps_version: int) -> None:
+            self._runner.run(Attempt(job_id, number, lane, steps_version))
 
         attempts = self._settings.max_attempts
         self._workflow = DBOS.workflow(name="job", max_recovery_attempts=attempts)(job)
@@ -134,24 +134,24 @@ class Engine:
         """Resume, restart or end the jobs that an earlier process began."""
         with engine_errors():
             found = DBOS.list_workflows(status=_UNFINISHED, load_input=False, load_output=False)
-            unfinished = {w.workflow_id for w in found if w.app_version == STEPS_VERSION}
-            outdated = [w.workflow_id for w in found if w.app_version != STEPS_VERSION]
+            unfinished = {w.workflow_id for w in found if w.app_version == WORKFLOW_VERSION}
+            outdated = [w.workflow_id for w in found if w.app_version != WORKFLOW_VERSION]
             if outdated:
                 DBOS.delete_workflows(outdated)
         with self._registry.db.read() as session:
             begun = queue.begun(session)
         for job in begun:
-            attempt = Attempt.of(job)
+            attempt = self._runner.attempt_of(job)
             if attempt.workflow_id in unfinished:
                 self._runner.expect(attempt)  # DBOS resumes it by itself
                 if job.state == "running":
-                    self._runner.turns.grant(attempt.workflow_id)
+                    self._runner.turns.grant(attempt.workflow_id, attempt.lane)
             elif job.state == "running":
                 self._restart(job)
 
     def _restart(self, job: Job) -> None:
         """Start a running job that no thread runs, or end it by the state of its workflow."""
-        attempt = Attempt.of(job)
+        attempt = self._runner.attempt_of(job)
         with engine_errors():
             status = DBOS.get_workflow_status(attempt.workflow_id)
         if status is not None and not _is_unfinished(status):
@@ -160,37 +160,42 @@ class Engine:
             self._start_workflow(attempt)
 
     def _start_ready(self) -> None:
-        while self._runner.turns.n_free > 0:
+        for lane in (queue.STORE, queue.COMPUTE):
+            self._start_ready_of(lane)
+
+    def _start_ready_of(self, lane: str) -> None:
+        while self._runner.turns.n_free(lane) > 0:
             version = self._registry.db.version()  # before the query: later writes change it
             now = time.monotonic()
-            is_fresh = now - self._queried_at < MAX_QUERY_INTERVAL_S
-            if version is not None and version == self._drained_version and is_fresh:
+            drained_version, queried_at = self._drained.get(lane, (None, 0.0))
+            is_fresh = now - queried_at < MAX_QUERY_INTERVAL_S
+            if version is not None and version == drained_version and is_fresh:
                 return
             with self._registry.db.read() as session:
-                is_drained = not queue.next_queued(session)
-            self._drained_version = version if is_drained else None
-            self._queried_at = now
+                is_drained = not queue.next_queued(session, lane=lane)
+            self._drained[lane] = version if is_drained else None, now
             if is_drained:
                 return
             with self._registry.db.write() as session:
-                job = queue.take_next(session)
+                job = queue.take_next(session, lane)
             if job is None:
                 continue
-            attempt = Attempt.of(job)
+            attempt = self._runner.attempt_of(job)
             expected, _ = self._runner.snapshot()
             if attempt in expected:
-                self._runner.turns.grant(attempt.workflow_id)
+                self._runner.turns.grant(attempt.workflow_id, lane)
             else:
                 self._start_workflow(attempt)
 
     def _start_workflow(self, attempt: Attempt) -> None:
         """Give an attempt a turn, and start its workflow."""
-        self._runner.turns.grant(attempt.workflow_id)
+        self._runner.turns.grant(attempt.workflow_id, attempt.lane)
         self._runner.expect(attempt)
         self._is_clean = False
         try:
             with engine_errors(), SetWorkflowID(attempt.workflow_id):
-                DBOS.start_workflow(self._workflow, attempt.job_id, attempt.number)
+                arguments = (attempt.job_id, attempt.number, attempt.lane, attempt.steps_version)
+                DBOS.start_workflow(self._workflow, *arguments)
         except BaseException:
             self._runner.forget(attempt)  # _clean_up starts it again
             raise
@@ -218,7 +223,7 @@ class Engine:
         with self._registry.db.read() as session:
             begun = queue.begun(session)
         for job in begun:
-            attempt = Attempt.of(job)
+            attempt = self._runner.attempt_of(job)
             if attempt in expected and attempt not in in_thread:
                 with engine_errors():
                     status = DBOS.get_workflow_status(attempt.workflow_id)
@@ -227,7 +232,7 @@ class Engine:
             elif attempt not in expected and job.state == "running":
                 self._restart(job)
         with engine_errors():
-            unfinished = _workflow_ids(_UNFINISHED, app_version=STEPS_VERSION)
+            unfinished = _workflow_ids(_UNFINISHED, app_version=WORKFLOW_VERSION)
             finished = _workflow_ids(_FINISHED)
             if finished:
                 DBOS.delete_workflows(finished)

@@ -7,7 +7,7 @@ from typing import Any
 from dbos import Serializer
 
 from deltahub.registry.errors import JobFailed
-from deltahub.workers.context import JobCancelled, StepFailed
+from deltahub.workers.failures import JobCancelled, StepFailed
 
 
 class DamagedRecord(Exception):

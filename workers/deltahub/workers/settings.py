@@ -14,6 +14,17 @@ class WorkerSettings(EnvironmentSettings):
     concurrency: int = Field(
         default=1, ge=1, le=64, description="Jobs that run at once in this process."
     )
+    compute_concurrency: int = Field(
+        default=1, ge=1, le=64, description="Jobs that compute at once, beside the others."
+    )
+    compute_threads: int = Field(
+        default=0, ge=0, description="Threads of a job that computes; 0: one for each core."
+    )
+    compute_memory_bytes: int = Field(
+        default=8 << 30,
+        ge=512 << 20,
+        description="Memory that a job that computes may take; more ends it with an error.",
+    )
     poll_interval_s: float = Field(
         default=0.15, gt=0, description="How often the jobs table is looked at, in seconds."
     )

@@ -2,37 +2,42 @@
 
 import threading
 import time
+from collections.abc import Mapping
 
 
 class Turns:
-    """A fixed number of turns. A job holds one while it runs; its thread waits until it has one."""
+    """A fixed number of turns in each lane. A job holds one while it runs; its thread waits for it.
 
-    def __init__(self, n_turns: int) -> None:
+    Jobs of one lane never wait for turns of another.
+    """
+
+    def __init__(self, n_turns: Mapping[str, int]) -> None:
         self._n_turns = n_turns
         self._changed = threading.Condition()
-        self._since: dict[str, float] = {}  # job -> when it got its turn
+        # job -> its lane, and when it got its turn
+        self._held: dict[str, tuple[str, float]] = {}
 
-    @property
-    def n_free(self) -> int:
+    def n_free(self, lane: str) -> int:
         """Turns that no job holds. Negative if a restart resumed more jobs than there are turns."""
         with self._changed:
-            return self._n_turns - len(self._since)
+            return self._n_turns[lane] - sum(lane == each for each, _ in self._held.values())
 
-    def grant(self, job: str) -> None:
+    def grant(self, job: str, lane: str) -> None:
         with self._changed:
-            self._since[job] = time.monotonic()
+            self._held[job] = lane, time.monotonic()
             self._changed.notify_all()
 
     def release(self, job: str) -> None:
         with self._changed:
-            self._since.pop(job, None)
+            self._held.pop(job, None)
 
     def wait(self, job: str, timeout_s: float) -> bool:
         """Whether the job holds a turn; waits for one up to timeout_s seconds."""
         with self._changed:
-            return self._changed.wait_for(lambda: job in self._since, timeout_s)
+            return self._changed.wait_for(lambda: job in self._held, timeout_s)
 
     def held_s(self, job: str) -> float:
         """How long the job has held its turn, in seconds; 0 without one."""
+        now = time.monotonic()
         with self._changed:
-            return time.monotonic() - self._since.get(job, time.monotonic())
+            return now - self._held.get(job, ("", now))[1]

@@ -31,6 +31,11 @@ class Arguments(BaseModel, ABC):
         description="Whether the result is private. By default it is if one of its inputs is.",
     )
 
+    dry_run: bool = Field(
+        default=False,
+        description="Only check the inputs, and estimate bytes, memory and time.",
+    )
+
     @abstractmethod
     def inputs(self) -> tuple[str, ...]:
         """The revisions that the job reads, as `namespace/name[@revision]`."""

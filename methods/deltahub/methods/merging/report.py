@@ -88,9 +88,9 @@ def to_markdown(report: MergeReport, name: str) -> str:
     """The report as the text of a model card. name: the repository of the result."""
     saved = report.fine_tunes_bytes - report.merge_bytes
     verdict = (
-        f"{_size(saved)} less than the fine-tunes as lossless deltas"
+        f"{human_size(saved)} less than the fine-tunes as lossless deltas"
         if saved > 0
-        else f"{_size(-saved)} more than the fine-tunes as lossless deltas, which are exact"
+        else f"{human_size(-saved)} more than the fine-tunes as lossless deltas, which are exact"
     )
     lines = [
         f"# {name}",
@@ -103,10 +103,10 @@ def to_markdown(report: MergeReport, name: str) -> str:
         "```",
         "",
         "## Bytes",
-        f"The fine-tunes take {_size(report.fine_tunes_bytes)} now, as lossless deltas.",
-        f"The merge takes {_size(report.merge_bytes)}: {_size(report.unified_bytes)} for the"
-        f" unified model and {_size(report.masks_bytes)} for {len(report.tasks)} masks. That is"
-        f" {verdict}.",
+        f"The fine-tunes take {human_size(report.fine_tunes_bytes)} now, as lossless deltas.",
+        f"The merge takes {human_size(report.merge_bytes)}:"
+        f" {human_size(report.unified_bytes)} for the unified model and"
+        f" {human_size(report.masks_bytes)} for {len(report.tasks)} masks. That is {verdict}.",
         "",
         "## Fidelity",
         "| branch | fine-tune | relative error | cosine | scale | mask | fine-tune now | mask"
@@ -117,14 +117,14 @@ def to_markdown(report: MergeReport, name: str) -> str:
         scale = "per tensor" if task.scale is None else f"{task.scale:.4f}"
         lines.append(
             f"| {task.branch} | {task.model} | {task.relative_error:.3f} | {task.cosine:.3f} |"
-            f" {scale} | {task.mask_share:.1%} | {_size(task.fine_tune_bytes)} |"
-            f" {_size(task.mask_bytes)} |"
+            f" {scale} | {task.mask_share:.1%} | {human_size(task.fine_tune_bytes)} |"
+            f" {human_size(task.mask_bytes)} |"
         )
     lines += ["", *(f"- {warning}" for warning in report.warnings)]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _size(n: int) -> str:
+def human_size(n: int) -> str:
     for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if n >= size:
             return f"{n / size:.1f} {unit}"

@@ -15,8 +15,9 @@ from deltahub.registry.access.repositories import (
     find_repository,
     load_repository,
 )
-from deltahub.registry.db.models import Job, Namespace, Ref, Repository, Revision, utc_now
+from deltahub.registry.db.models import Namespace, Ref, Repository, Revision, utc_now
 from deltahub.registry.db.session import ReadSession, WriteSession
+from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.errors import Conflict, Forbidden, InvalidRequest, RepositoryExists
 from deltahub.registry.jobs import queue
 from deltahub.registry.names import quoted, split_name
@@ -68,14 +69,14 @@ def add_repository(
     role: str | None = None,
 ) -> RepositoryInfo:
     """Do the same as create_repository inside the caller's transaction."""
-    namespace = _free_namespace(session, caller, name)
+    namespace = free_namespace(session, caller, name)
     return _create(session, caller, namespace, name, private=private, role=role)
 
 
 def check_creatable(reg: Registry, caller: Caller | None, name: str) -> None:
     """Raise the error that create_repository would raise for this name now."""
     with reg.db.read() as session:
-        _free_namespace(session, caller, name)
+        free_namespace(session, caller, name)
 
 
 def get_repository(reg: Registry, caller: Caller | None, name: str) -> RepositoryInfo:
@@ -175,7 +176,11 @@ def _writable_namespace(session: ReadSession, caller: Caller, name: str) -> Name
     )
 
 
-def _free_namespace(session: ReadSession, caller: Caller | None, name: str) -> Namespace:
+def free_namespace(session: ReadSession, caller: Caller | None, name: str) -> Namespace:
+    """The namespace, if the caller may create a repository of this name there.
+
+    Unauthorized, Forbidden, RepositoryExists, InvalidName.
+    """
     namespace = _writable_namespace(session, require_writer(caller), name)
     if find_repository(session, name) is not None:
         raise RepositoryExists(f"{name} exists already")

@@ -298,44 +298,6 @@ class Sketch(Base):
     positions: Mapped[bytes | None] = mapped_column(LargeBinary)  # full sketch, on band 0 only
 
 
-class Job(Base):
-    """Background work. The transaction that needs the work also writes the row."""
-
-    __tablename__ = "jobs"
-    __table_args__ = (
-        Index("ix_jobs_newest", "created_at", "id"),
-        partial_index("ix_jobs_withdraw", "repository_id", "kind = 'withdraw'"),
-        Index("ix_jobs_newest_of_user", "user_id", "created_at", "id"),
-        Index("ix_jobs_turns", "user_id", "turn_at"),
-    )
-    id: Mapped[str] = mapped_column(String(32), primary_key=True)  # random hex
-    kind: Mapped[str] = mapped_column(String(40))
-    payload: Mapped[dict[str, Any]] = mapped_column(JSON)
-    state: Mapped[str] = mapped_column(String(12), index=True)
-    progress: Mapped[dict[str, Any] | None] = mapped_column(JSON)
-    result: Mapped[dict[str, Any] | None] = mapped_column(JSON)
-    error_code: Mapped[str | None] = mapped_column(String(60))
-    error: Mapped[str | None] = mapped_column(Text)
-    is_cancel_asked: Mapped[bool] = mapped_column(default=False)
-    repository_id: Mapped[int | None] = mapped_column(
-        ForeignKey("repositories.id", ondelete="SET NULL"), index=True
-    )
-    user_id: Mapped[int | None] = mapped_column(ForeignKey("users.id", ondelete="SET NULL"))
-    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=utc_now)
-    started_at: Mapped[datetime | None] = mapped_column(UtcDateTime)  # of the current attempt
-    finished_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    # The order of jobs (jobs/order.py): an estimate of the bytes to read, when the job is due among
-    # those of its user, and when it last got a turn.
-    size_bytes: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
-    due_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    turn_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    # Attempts that ended with an error that passes by itself, the first of these errors, and when
-    # the job may run again.
-    attempts: Mapped[int] = mapped_column(default=0, server_default="0")
-    failing_since: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    retry_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-
-
 class AuditEvent(Base):
     """The audit log, append-only: a user, an action and its target."""
 

@@ -16,16 +16,9 @@ from deltahub.registry.access import audit
 from deltahub.registry.access.caller import Caller, require_writer
 from deltahub.registry.access.repositories import domain_of, load_repository
 from deltahub.registry.db.batches import batches
-from deltahub.registry.db.models import (
-    PUBLIC_DOMAIN_KEY,
-    Domain,
-    Entry,
-    File,
-    Job,
-    Repository,
-    Revision,
-)
+from deltahub.registry.db.models import PUBLIC_DOMAIN_KEY, Domain, Entry, File, Repository, Revision
 from deltahub.registry.db.session import ReadSession, WriteSession
+from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import Conflict
 from deltahub.registry.jobs import ingest_jobs, queue

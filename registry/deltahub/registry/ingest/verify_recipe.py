@@ -12,8 +12,9 @@ from sqlalchemy import exists, select
 from deltahub.codecs.files.recipe import Recipe, TensorRef
 from deltahub.codecs.frames import tensor_spec
 from deltahub.registry import failpoints
-from deltahub.registry.db.models import File, Job, Landing, Repository
+from deltahub.registry.db.models import File, Landing, Repository
 from deltahub.registry.db.session import WriteSession
+from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import HashMismatch
 from deltahub.registry.ingest.finish import VerifiedFile, attach_recipes, restore_hashes

@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 from sqlalchemy import select
 
-from deltahub.registry.db.models import Job
+from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.errors import DataLost, StorageFull, Unavailable
 from deltahub.registry.jobs.store_watch import StoreWatch
 from deltahub.registry.registry import Registry

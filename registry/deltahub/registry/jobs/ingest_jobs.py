@@ -2,8 +2,9 @@
 
 from sqlalchemy import func, select
 
-from deltahub.registry.db.models import Entry, File, Job, Revision
+from deltahub.registry.db.models import Entry, File, Revision
 from deltahub.registry.db.session import ReadSession, WriteSession
+from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.jobs import queue
 
 _IN_VAIN = ("failed", "cancelled")

@@ -17,8 +17,9 @@ from typing import Final
 from sqlalchemy import ColumnElement, Select, and_, exists, func, or_, select
 from sqlalchemy.orm import aliased
 
-from deltahub.registry.db.models import Job, utc_now
+from deltahub.registry.db.models import utc_now
 from deltahub.registry.db.session import ReadSession
+from deltahub.registry.db.tables.jobs import Job
 
 # Bytes per second of each kind of job, roughly: ingest encodes, a proof only decodes.
 _SPEED: Final = {"prove_recipe": 512 << 20}
@@ -50,11 +51,15 @@ def is_ready(now: datetime) -> ColumnElement[bool]:
     return and_(Job.state == "queued", is_due)
 
 
-def ready_jobs(now: datetime, kinds: Collection[str] | None = None) -> Select[Job]:
-    """Jobs that may run now, in the order in which workers take them. kinds: only of these."""
+def ready_jobs(
+    now: datetime, kinds: Collection[str] | None = None, lane: str | None = None
+) -> Select[Job]:
+    """Jobs that may run now, in the order in which workers take them. kinds, lane: only these."""
     ready = is_ready(now)
     if kinds is not None:
         ready = and_(ready, Job.kind.in_(kinds))
+    if lane is not None:
+        ready = and_(ready, Job.lane == lane)
     other = aliased(Job)
     # PostgreSQL uses no index for IS NOT DISTINCT FROM.
     is_same_user = or_(
@@ -99,7 +104,7 @@ def should_make_room(session: ReadSession, job_id: str) -> bool:
         Job.user_id.is_distinct_from(job.user_id), _due() < (job.due_at or job.created_at)
     )
     now = utc_now()
-    is_next = and_(is_ready(now), comes_first, ~_waits_for_all(now))
+    is_next = and_(is_ready(now), Job.lane == job.lane, comes_first, ~_waits_for_all(now))
     return session.scalar(select(exists().where(is_next))) is True
 
 

@@ -14,8 +14,9 @@ from typing import Any, cast
 from sqlalchemy import CursorResult, func, literal, select, update
 
 from deltahub.registry.db.columns import UtcDateTime
-from deltahub.registry.db.models import Job, utc_now
+from deltahub.registry.db.models import utc_now
 from deltahub.registry.db.session import ReadSession, WriteSession
+from deltahub.registry.db.tables.jobs import Job, JobLine
 from deltahub.registry.errors import RepositoryNotFound
 from deltahub.registry.jobs import order
 
@@ -24,9 +25,16 @@ STATES = (*ACTIVE, "done", "failed", "cancelled")
 CANCELLED = {"state": "cancelled", "error_code": None, "error": None}
 # The kind of job that makes a repository private or deletes it (reencode/withdraw.py).
 WITHDRAW = "withdraw"
+# Lanes: jobs of one do not wait for jobs of another. Jobs that people ask for compute; all others
+# store what was pushed.
+STORE, COMPUTE = "store", "compute"
+# Longest log of a job, in lines, and its longest line, in characters.
+MAX_LINES = 1000
+MAX_LINE = 2000
 # The kind of job that proves stored bytes (maintenance/scrub/schedule.py). It has no repository.
 SCRUB = order.SCRUB
-# The end of a job whose repository was deleted. Every job but SCRUB begins with a repository.
+# The end of a job whose repository was deleted. Every job but SCRUB and those in the lane COMPUTE
+# begins with a repository.
 DELETED = CANCELLED | {
     "error_code": RepositoryNotFound.code,
     "error": "its repository was deleted meanwhile",
@@ -46,6 +54,7 @@ def enqueue(
     *,
     size_bytes: int = 0,
     job_id: str | None = None,
+    lane: str = STORE,
 ) -> str:
     """The id of a new queued job; it exists once the transaction commits.
 
@@ -61,6 +70,7 @@ def enqueue(
         repository_id=repository_id,
         user_id=user_id,
         size_bytes=size_bytes,
+        lane=lane,
         created_at=now,
         due_at=order.due_at(now, kind, size_bytes),
     )
@@ -70,15 +80,18 @@ def enqueue(
 
 
 def next_queued(
-    session: ReadSession, limit: int = 1, kinds: Collection[str] | None = None
+    session: ReadSession,
+    limit: int = 1,
+    kinds: Collection[str] | None = None,
+    lane: str | None = None,
 ) -> list[Job]:
-    """Jobs that may run now, in the order in which workers take them. kinds: only of these."""
-    return list(session.scalars(order.ready_jobs(utc_now(), kinds).limit(limit)))
+    """Jobs that may run now, in the order in which workers take them. kinds, lane: only these."""
+    return list(session.scalars(order.ready_jobs(utc_now(), kinds, lane).limit(limit)))
 
 
-def take_next(session: WriteSession) -> Job | None:
+def take_next(session: WriteSession, lane: str | None = None) -> Job | None:
     """The job whose turn it is, now in state running; None if no job may run now."""
-    for job in next_queued(session):
+    for job in next_queued(session, lane=lane):
         mark_running(session, job.id)
         session.refresh(job)
         return job
@@ -158,13 +171,43 @@ def postpone(
 
 
 def report_progress(
-    session: WriteSession, job_id: str, stage: str, done_bytes: int, total_bytes: int
+    session: WriteSession,
+    job_id: str,
+    stage: str,
+    done_bytes: int,
+    total_bytes: int,
+    fraction: float | None = None,
 ) -> bool:
-    """Store the progress of a running job; False if it should stop (cancelled or deleted)."""
-    progress = {"stage": stage, "done_bytes": done_bytes, "total_bytes": total_bytes}
+    """Store the progress of a running job; False if it should stop (cancelled or deleted).
+
+    done_bytes, total_bytes: of the stage. fraction: of the whole job, if it knows.
+    """
+    progress: dict[str, Any] = {
+        "stage": stage,
+        "done_bytes": done_bytes,
+        "total_bytes": total_bytes,
+    }
+    if fraction is not None:
+        progress["fraction"] = fraction
     if not _change(session, job_id, ("running",), {"progress": progress}):
         return False
     return not is_cancel_asked(session, job_id)
+
+
+def add_line(session: WriteSession, job_id: str, text: str) -> None:
+    """Append a line to the job's log, unless the log is full or the job was deleted."""
+    n_lines = select(func.count()).where(JobLine.job_id == job_id)
+    if session.get(Job, job_id) is not None and (session.scalar(n_lines) or 0) < MAX_LINES:
+        session.add(JobLine(job_id=job_id, text=text[:MAX_LINE]))
+        session.flush()
+
+
+def queue_again(session: WriteSession, job: Job) -> None:
+    """Queue a job that failed or was cancelled, as a new attempt from its beginning."""
+    job.state, job.attempts, job.is_cancel_asked = "queued", job.attempts + 1, False
+    job.started_at = job.finished_at = job.failing_since = job.retry_at = None
+    job.progress, job.error_code, job.error = None, None, None
+    session.flush()
 
 
 def is_cancel_asked(session: ReadSession, job_id: str) -> bool:
@@ -186,7 +229,7 @@ def mark_failed(session: WriteSession, job_id: str, code: str, message: str) -> 
 
 def mark_cancelled(session: WriteSession, job_id: str) -> bool:
     """Finish a job that was cancelled; with an error if its repository was deleted."""
-    had_one = (Job.repository_id.is_not(None)) | (Job.kind == SCRUB)
+    had_one = Job.repository_id.is_not(None) | (Job.kind == SCRUB) | (Job.lane == COMPUTE)
     is_there = session.scalar(select(Job.id).where(Job.id == job_id, had_one))
     return _finish(session, job_id, CANCELLED if is_there is not None else DELETED)
 

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import and_, or_, select
 
 from deltahub.registry.access.caller import Caller, require_writer
 from deltahub.registry.access.permissions import allowed, full_name
-from deltahub.registry.db.models import Job, Repository, User, utc_now
+from deltahub.registry.db.models import Repository, User, utc_now
 from deltahub.registry.db.session import ReadSession
-from deltahub.registry.errors import JobFailed, JobNotFound, RegistryError
+from deltahub.registry.db.tables.jobs import Job, JobLine
+from deltahub.registry.errors import InvalidRequest, JobFailed, JobNotFound, RegistryError
 from deltahub.registry.jobs import health, queue
 from deltahub.registry.names import quoted
 from deltahub.registry.registry import Registry
@@ -29,7 +30,7 @@ class JobInfo:
     kind: str
     state: str
     payload: Mapping[str, Any]
-    progress: Mapping[str, Any] | None  # {"stage", "done_bytes", "total_bytes"}
+    progress: Mapping[str, Any] | None  # {"stage", "done_bytes", "total_bytes", "fraction"}
     result: Mapping[str, Any] | None
     error_code: str | None
     error: str | None
@@ -44,17 +45,26 @@ class JobInfo:
     finished_at: datetime | None
 
 
+@dataclass(frozen=True)
+class LogLine:
+    """A line of a job's log. number: grows from line to line."""
+
+    number: int
+    at: datetime
+    text: str
+
+
 def get_job(reg: Registry, caller: Caller | None, job_id: str) -> JobInfo:
     """The job, if the caller owns it or may write to its repository; JobNotFound."""
     with reg.db.read() as session:
-        return _info(reg, session, _visible(session, caller, job_id))
+        return _info(reg, session, visible_job(session, caller, job_id))
 
 
 def cancel_job(reg: Registry, caller: Caller | None, job_id: str) -> JobInfo:
     """Cancel a queued job or ask a running job to stop. A finished job does not change."""
     require_writer(caller)
     with reg.db.write() as session:
-        job = _visible(session, caller, job_id)
+        job = visible_job(session, caller, job_id)
         if job.state == "queued":
             job.state, job.finished_at = "cancelled", utc_now()
             job.error_code, job.error = None, None  # why the last attempt failed
@@ -70,8 +80,14 @@ def list_jobs(
     state: str | None = None,
     repository_id: int | None = None,
     limit: int = 100,
+    before: str | None = None,
 ) -> list[JobInfo]:
-    """The caller's jobs, newest first; all jobs for a superuser."""
+    """The caller's jobs, newest first; all jobs for a superuser.
+
+    before: the id of the last job of an earlier page.
+    """
+    if state is not None and state not in queue.STATES:
+        raise InvalidRequest(f"{quoted(state)} is no state: one of {', '.join(queue.STATES)}")
     query = select(Job).order_by(Job.created_at.desc(), Job.id.desc()).limit(limit)
     if state is not None:
         query = query.where(Job.state == state)
@@ -82,7 +98,29 @@ def list_jobs(
     if not caller.is_superuser:
         query = query.where(Job.user_id == caller.user_id)
     with reg.db.read() as session:
+        if before is not None:
+            last = visible_job(session, caller, before)
+            is_older = or_(
+                Job.created_at < last.created_at,
+                and_(Job.created_at == last.created_at, Job.id < last.id),
+            )
+            query = query.where(is_older)
         return [_info(reg, session, job) for job in session.scalars(query)]
+
+
+def log_of(
+    reg: Registry, caller: Caller | None, job_id: str, after: int = 0, limit: int = 1000
+) -> list[LogLine]:
+    """Lines of the job's log, oldest first; JobNotFound. after: number of the last line seen."""
+    with reg.db.read() as session:
+        visible_job(session, caller, job_id)
+        query = (
+            select(JobLine)
+            .where(JobLine.job_id == job_id, JobLine.id > after)
+            .order_by(JobLine.id)
+            .limit(limit)
+        )
+        return [LogLine(line.id, line.at, line.text) for line in session.scalars(query)]
 
 
 def error_of(job: JobInfo) -> RegistryError | None:
@@ -96,7 +134,8 @@ def error_of(job: JobInfo) -> RegistryError | None:
     return {found.code: found for found in classes}.get(job.error_code or "", JobFailed)(message)
 
 
-def _visible(session: ReadSession, caller: Caller | None, job_id: str) -> Job:
+def visible_job(session: ReadSession, caller: Caller | None, job_id: str) -> Job:
+    """The row, if the caller may see the job; JobNotFound."""
     job = session.get(Job, job_id)
     if job is None or caller is None or not _may_see(session, caller, job):
         raise JobNotFound(f"there is no job {quoted(job_id)}, or you may not see it")

@@ -14,8 +14,9 @@ from deltahub.registry.access.repositories import DEFAULT_BRANCH
 from deltahub.registry.catalog import declared_base
 from deltahub.registry.catalog.refs import find_ref
 from deltahub.registry.catalog.weights import weight_tensors
-from deltahub.registry.db.models import Job, LineageEdge, Repository, Revision, User
+from deltahub.registry.db.models import LineageEdge, Repository, Revision, User
 from deltahub.registry.db.session import ReadSession, WriteSession
+from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.jobs import queue
 from deltahub.registry.lineage.target import Target, declares
 

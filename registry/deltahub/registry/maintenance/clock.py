@@ -15,18 +15,9 @@ from sqlalchemy import Column, CursorResult, Table, func, null, select, update
 from sqlalchemy.orm import Session
 
 from deltahub.registry.db.columns import UtcDateTime
-from deltahub.registry.db.models import (
-    File,
-    Hold,
-    Job,
-    Landing,
-    Pack,
-    Tensor,
-    Token,
-    Xorb,
-    utc_now,
-)
+from deltahub.registry.db.models import File, Hold, Landing, Pack, Tensor, Token, Xorb, utc_now
 from deltahub.registry.db.session import WriteSession
+from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.db.tables.scrub import PackCopy
 from deltahub.registry.db.tables.stores import DeletionHold
 from deltahub.registry.registry import Registry

@@ -15,13 +15,13 @@ from deltahub.registry.db.models import (
     FileTensor,
     Frame,
     Hold,
-    Job,
     Repository,
     Revision,
     Tensor,
     TensorBase,
     utc_now,
 )
+from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.errors import DataLost
 from deltahub.registry.jobs import queue
 

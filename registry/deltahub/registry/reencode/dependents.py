@@ -19,7 +19,6 @@ from deltahub.registry.db.models import (
     Entry,
     FileTensor,
     Hold,
-    Job,
     Repository,
     Revision,
     Tensor,
@@ -27,6 +26,7 @@ from deltahub.registry.db.models import (
     utc_now,
 )
 from deltahub.registry.db.session import ReadSession, WriteSession
+from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.jobs import queue
 from deltahub.registry.reencode.survey import tensors_of
 

@@ -18,7 +18,6 @@ from deltahub.registry.db.models import (
     Entry,
     File,
     FileTensor,
-    Job,
     LineageEdge,
     Repository,
     Revision,
@@ -26,6 +25,7 @@ from deltahub.registry.db.models import (
     TensorBase,
 )
 from deltahub.registry.db.session import ReadSession, WriteSession
+from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.failpoints import reached
 from deltahub.registry.jobs import queue

@@ -24,8 +24,9 @@ from deltahub.registry.catalog import repositories
 from deltahub.registry.catalog.weights import named_tensors, safetensors_files
 from deltahub.registry.db.batches import PART_TENSORS, batches
 from deltahub.registry.db.expressions import total
-from deltahub.registry.db.models import PUBLIC_DOMAIN_KEY, Domain, Job, Repository, Tensor, User
+from deltahub.registry.db.models import PUBLIC_DOMAIN_KEY, Domain, Repository, Tensor, User
 from deltahub.registry.db.session import ReadSession, WriteSession
+from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import Conflict, DataLost, DeltaCycle, EntryNotFound
 from deltahub.registry.failpoints import reached

@@ -12,8 +12,9 @@ from deltahub.registry.catalog.new_revision import commit_id_of, insert_revision
 from deltahub.registry.catalog.operations import Node, Tree
 from deltahub.registry.catalog.repositories import add_repository
 from deltahub.registry.db.batches import batches
-from deltahub.registry.db.models import File, Job, LineageEdge, Ref, Repository, Revision
+from deltahub.registry.db.models import File, LineageEdge, Ref, Repository, Revision
 from deltahub.registry.db.session import ReadSession, WriteSession
+from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.errors import JobNotFound, Unavailable
 from deltahub.registry.names import entry_mode, validate_ref, validate_tree
 from deltahub.registry.packs.holds import release_job

@@ -1,4 +1,4 @@
-"""How many bytes the store holds for some tensors."""
+"""Stored tensors by their content: their rows, and how many bytes the store holds for them."""
 
 from collections.abc import Iterable
 
@@ -6,8 +6,20 @@ from sqlalchemy import func, select
 
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.models import Frame
+from deltahub.registry.errors import TensorNotFound
 from deltahub.registry.packs.locations import resolve_ids
 from deltahub.registry.registry import Registry
+
+
+def stored_tensors(reg: Registry, domain_id: int, contents: Iterable[bytes]) -> dict[bytes, int]:
+    """Content id -> row, as the domain resolves it; TensorNotFound if one is not stored."""
+    wanted = set(contents)
+    with reg.db.read() as session:
+        rows = resolve_ids(session, domain_id, wanted)
+    missing = wanted - rows.keys()
+    if missing:
+        raise TensorNotFound(f"tensor {min(missing).hex()} is gone; run deltahub fsck")
+    return rows
 
 
 def stored_bytes(reg: Registry, domain_id: int, contents: Iterable[str]) -> int:

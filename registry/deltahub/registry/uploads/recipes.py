@@ -12,8 +12,9 @@ from deltahub.registry.access.caller import Caller, require_writer
 from deltahub.registry.access.repositories import load_repository
 from deltahub.registry.access.visibility import readable_file
 from deltahub.registry.db.batches import PART_TENSORS, batches
-from deltahub.registry.db.models import File, Job, Landing, Repository
+from deltahub.registry.db.models import File, Landing, Repository
 from deltahub.registry.db.session import ReadSession, WriteSession
+from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.errors import (
     Conflict,
     InvalidFrame,

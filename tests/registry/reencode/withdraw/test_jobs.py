@@ -12,7 +12,7 @@ from deltahub.registry import Caller, Registry
 from deltahub.registry.access.organizations import add_member, create_organization
 from deltahub.registry.catalog.commit import AddFile
 from deltahub.registry.catalog.repositories import get_repository
-from deltahub.registry.db.models import Job
+from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import Forbidden, RegistryError, RepositoryNotFound, StorageFull
 from deltahub.registry.ingest.pipeline import Ingest
@@ -239,7 +239,7 @@ DIES = """
 import sys
 from pathlib import Path
 from deltahub.registry import Registry, Settings
-from deltahub.registry.db.models import Job
+from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.reencode.withdraw import WithdrawJob
 from deltahub.registry.jobs.progress import Progress

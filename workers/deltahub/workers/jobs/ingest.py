@@ -11,7 +11,8 @@ from deltahub.registry.db.models import Revision
 from deltahub.registry.errors import DataLost
 from deltahub.registry.ingest.pipeline import Ingest
 from deltahub.registry.reencode.triggers import after_ingest
-from deltahub.workers.context import JobContext, StepFailed
+from deltahub.workers.context import JobContext
+from deltahub.workers.failures import StepFailed
 
 
 def ingest(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:

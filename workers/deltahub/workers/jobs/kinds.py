@@ -2,17 +2,20 @@
 
 from collections.abc import Mapping
 
-from deltahub.workers.attempts import JobFunction
+from deltahub.methods.kinds.merge import MergeArguments
+from deltahub.workers.attempts import Kind
 from deltahub.workers.jobs.ingest import ingest
+from deltahub.workers.jobs.merge.job import merge
 from deltahub.workers.jobs.prove_recipe import prove_recipe_job
 from deltahub.workers.jobs.replan import replan
 from deltahub.workers.jobs.scrub import scrub
 from deltahub.workers.jobs.withdraw import withdraw
 
-KINDS: Mapping[str, JobFunction] = {
-    "ingest": ingest,
-    "prove_recipe": prove_recipe_job,
-    "replan": replan,
-    "scrub": scrub,
-    "withdraw": withdraw,
+KINDS: Mapping[str, Kind] = {
+    "ingest": Kind(ingest),
+    MergeArguments.kind: Kind(merge, MergeArguments.steps_version),
+    "prove_recipe": Kind(prove_recipe_job),
+    "replan": Kind(replan),
+    "scrub": Kind(scrub),
+    "withdraw": Kind(withdraw),
 }

@@ -12,12 +12,12 @@ from deltahub.registry.db.models import (
     FileTensor,
     Frame,
     Hold,
-    Job,
     Landing,
     Pack,
     Tensor,
     TensorBase,
 )
+from deltahub.registry.db.tables.jobs import Job
 
 ACTIVE_JOB_STATES = ("queued", "running")
 

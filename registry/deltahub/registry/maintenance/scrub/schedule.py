@@ -11,8 +11,9 @@ from typing import Any, Final
 
 from sqlalchemy import select
 
-from deltahub.registry.db.models import Job, utc_now
+from deltahub.registry.db.models import utc_now
 from deltahub.registry.db.session import ReadSession, WriteSession
+from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.db.tables.scrub import Proof
 from deltahub.registry.jobs import queue
 from deltahub.registry.jobs.queue import SCRUB

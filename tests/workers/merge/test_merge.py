@@ -1,0 +1,72 @@
+"""The job `merge`: the branches of its result are what a plain EMR of the same models gives."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load
+
+from deltahub.registry import Caller, Registry
+from deltahub.registry.catalog.repositories import delete_repository
+from deltahub.registry.maintenance.fsck.run import fsck
+from support.merging.plain_emr import plain_emr
+from support.merging.running import PATH, asked, branches, push_family, run_merge
+from support.models import tiny_models as tiny
+from support.registry.ingested import read_file
+from support.registry.opened import caller, opened_registry
+
+DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+
+
+@pytest.fixture
+def reg(tmp_path: Path) -> Iterator[Registry]:
+    with opened_registry(tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture
+def ann(reg: Registry) -> Caller:
+    return caller(reg, "ann")
+
+
+def arrays(tensors: tiny.Tensors) -> dict[str, np.ndarray]:
+    return {name: tensor.double().numpy() for name, tensor in tensors.items()}
+
+
+def read(reg: Registry, revision: int) -> tiny.Tensors:
+    return load(read_file(reg, revision, PATH))
+
+
+def test_branches_are_what_a_plain_emr_gives(reg: Registry, ann: Caller) -> None:
+    tasks = [tiny.task(number) for number in range(4)]
+    names = push_family(reg, ann, tasks)
+    result = run_merge(reg, asked(reg, ann, names))
+    found = branches(reg, "merged")
+    assert found.keys() == {"main", "task0", "task1", "task2", "task3"}
+    expected = plain_emr(arrays(tiny.base()), [arrays(task) for task in tasks])
+    unified = read(reg, found["main"])
+    assert unified.keys() == tiny.base().keys()
+    for name, values in expected.unified.items():
+        assert np.array_equal(unified[name].double().numpy(), values.astype(np.float32))
+    for number, task in enumerate(expected.tasks):
+        made = read(reg, found[f"task{number}"])
+        assert result["report"]["tasks"][number]["scale"] == pytest.approx(expected.scales[number])
+        for name, values in task.items():
+            near = made[name].double().numpy()
+            assert np.allclose(near, values, rtol=2**-23, atol=0), (name, number)
+    assert read_file(reg, found["task1"], "config.json").startswith(b"{")
+    assert b"ann/task2" in read_file(reg, found["main"], "README.md")
+    assert list(fsck(reg, read_data=True)) == []
+
+
+def test_the_merge_outlives_its_fine_tunes(reg: Registry, ann: Caller) -> None:
+    names = push_family(reg, ann, [tiny.task(number) for number in range(3)])
+    run_merge(reg, asked(reg, ann, names))
+    found = branches(reg, "merged")
+    before = {ref: read_file(reg, revision, PATH) for ref, revision in found.items()}
+    for name in names:
+        delete_repository(reg, ann, name)
+    assert {ref: read_file(reg, revision, PATH) for ref, revision in found.items()} == before
+    assert list(fsck(reg, read_data=True)) == []

@@ -1,0 +1,29 @@
+"""What a step may use that runs in a compute process."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from deltahub.registry.downloads.file_reader import FileReader
+from deltahub.registry.registry import Registry
+
+
+@dataclass(frozen=True)
+class ComputeContext:
+    """report(stage, done, total): progress of the step, in any unit. log(text): a line of the job's
+    log. memo: values that later steps in the same process may use again; any may be missing.
+    """
+
+    registry: Registry
+    reader: FileReader
+    job_id: str
+    threads: int
+    report: Callable[[str, int, int], None]
+    log: Callable[[str], None]
+    memo: dict[str, Any] = field(default_factory=dict)
+
+
+Step = Callable[[ComputeContext, dict[str, Any]], Any]
+"""step(context, arguments): both arguments and result are plain JSON. A step that was interrupted
+runs again, so it must be idempotent.
+"""

@@ -1,0 +1,95 @@
+"""The models of a merge, as one step of the job reads them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from deltahub.codecs.frames.base_choice import TensorInfo
+from deltahub.methods.kinds.merge import MergeArguments
+from deltahub.methods.merging.plan import MergePlan, plan_merge
+from deltahub.registry.errors import InvalidRequest
+from deltahub.registry.packs.reading.chain import MAX_CHAIN
+from deltahub.registry.results.asked import Granted, granted
+from deltahub.registry.results.inputs import InputModel, InputTensor, load_model
+from deltahub.workers.compute.context import ComputeContext
+
+MAIN: Final = "main"
+# Weights in formats that are not merged. A branch without them cannot be loaded by mistake.
+OTHER_WEIGHTS: Final = (
+    ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".h5", ".msgpack", ".onnx", ".pkl", ".pickle", ".ot",
+    ".npz", ".tflite", ".bin.index.json",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class MergeModels:
+    """base; tasks: branch of the result -> fine-tune; plan: which tensors are merged."""
+
+    arguments: MergeArguments
+    granted: Granted
+    base: InputModel
+    tasks: Mapping[str, InputModel]
+    plan: MergePlan
+
+    @property
+    def max_depth(self) -> int:
+        """Of the made tensors: a mask is a delta of the unified tensor, and that of the base's."""
+        deepest = max((self.base.tensors[name].depth for name in self.plan.merged), default=0)
+        return min(deepest + 2, MAX_CHAIN - 1)
+
+    def inputs(self, name: str) -> tuple[InputTensor, list[InputTensor]]:
+        """A merged tensor: the base's, and that of each task."""
+        return self.base.tensors[name], [task.tensors[name] for task in self.tasks.values()]
+
+    def is_changed(self, name: str) -> bool:
+        base, tasks = self.inputs(name)
+        return any(task.ref.tensor != base.ref.tensor for task in tasks)
+
+
+def load_models(context: ComputeContext) -> MergeModels:
+    """The models, if the job's user may still read them. The errors of `granted`, `load_model` and
+    `plan_merge`.
+    """
+    grant = granted(context.registry, context.job_id)
+    known = context.memo.get("models")
+    if isinstance(known, MergeModels) and known.granted == grant:
+        return known
+    arguments = MergeArguments.model_validate(grant.arguments)
+    base, *fine_tunes = [
+        load_model(context.registry, context.reader, revision, context.job_id)
+        for revision in grant.revisions
+    ]
+    names = task_names(arguments, [model.name for model in fine_tunes])
+    tasks = dict(zip(names, fine_tunes, strict=True))
+    plan = plan_merge(
+        _infos(base), {name: _infos(model) for name, model in tasks.items()}, arguments.exclude
+    )
+    models = MergeModels(arguments, grant, base, tasks, plan)
+    context.memo["models"] = models
+    return models
+
+
+def task_names(arguments: MergeArguments, models: Sequence[str]) -> list[str]:
+    """The branch of each fine-tune. models: their names, `namespace/name`."""
+    if arguments.tasks is not None:
+        names = list(arguments.tasks)
+        if len(names) != len(models):
+            raise InvalidRequest(f"{len(names)} tasks for {len(models)} models: name one for each")
+        if len(set(names)) != len(names) or MAIN in names:
+            raise InvalidRequest("two tasks have the same name, or one is main, the unified model")
+        return names
+    names = []
+    for model in models:
+        short = model.partition("/")[2]
+        name, number = short, 2
+        while name in names or name == MAIN:
+            name, number = f"{short}-{number}", number + 1
+        names.append(name)
+    return names
+
+
+def _infos(model: InputModel) -> dict[str, TensorInfo]:
+    return {
+        name: TensorInfo(name, tensor.ref.dtype, tensor.ref.shape)
+        for name, tensor in model.tensors.items()
+    }
