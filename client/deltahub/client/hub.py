@@ -6,6 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from deltahub.client.api.asking import Asking
 from deltahub.client.api.credentials import find_credentials
 from deltahub.client.api.endpoints import Api
 from deltahub.client.api.transport import Transport
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from deltahub.client.push.send import PushOptions
 
 
-class Hub:
+class Hub(Asking):
     """A connection to one hub, with one user's token.
 
     url, token: by default DELTAHUB_URL and DELTAHUB_TOKEN, then the values that `deltahub login`

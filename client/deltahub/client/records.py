@@ -171,6 +171,16 @@ class JobProgress:
     done_bytes: Count
     total_bytes: Count
     stage: str | None = None
+    fraction: Share | None = None
+
+
+@dataclass(frozen=True)
+class LogLine:
+    """A line of a job's log. number: grows from line to line."""
+
+    number: Count
+    text: str
+    at: str | None = None
 
 
 @dataclass(frozen=True)
@@ -178,6 +188,7 @@ class Job:
     """Background work. state: queued, running, done, failed or cancelled.
 
     waits_for: what an unfinished job waits for; None while it runs, and from an older hub.
+    arguments, priority: of a job that somebody asked for.
     """
 
     id: JobId
@@ -187,6 +198,10 @@ class Job:
     result: Mapping[str, Any] | None = None
     error: JobError | None = None
     waits_for: str | None = None
+    arguments: Mapping[str, Any] | None = None
+    priority: str | None = None
+    repository: str | None = None
+    user: str | None = None
     created_at: str | None = None
     started_at: str | None = None
     finished_at: str | None = None

@@ -48,6 +48,8 @@ HEAVY_READS: Final = 2
 SLOW_ANSWER_S: Final = 10.0
 # Of a report, well below the time for which others wait for its slot.
 SLOW_REPORT_S: Final = 3.0
+# Event streams at once: each looks at the database twice a second.
+WATCHES: Final = 128
 SHARDS: Final = 8
 PUBLICATIONS: Final = 2
 # How long links still work after the token that they were signed for has ended: the cache time.
@@ -91,6 +93,7 @@ class Hub:
     reads: FairQueue = field(init=False)
     heavy_reads: FairQueue = field(init=False)
     long_answers: FairQueue = field(init=False)
+    watches: FairQueue = field(init=False)  # event streams
     _streaming: FairQueue = field(init=False)
     _answering: FairQueue = field(init=False)
     _verifying: FairQueue = field(init=False)
@@ -209,6 +212,13 @@ class Hub:
             settings.read_wait_s,
             _guest_slots(settings.max_streams),
             slow_s=SLOW_ANSWER_S,
+        )
+        self.watches = FairQueue(
+            f"tells {WATCHES} clients at once what happens, and {WATCHES // 8} of one user",
+            WATCHES,
+            WATCHES // 8,
+            settings.read_wait_s,
+            _guest_slots(WATCHES),
         )
         # The queues bound these threads already.
         self._unlimited = anyio.CapacityLimiter(math.inf)

@@ -46,7 +46,7 @@ def test_operations_are_named_verb_noun_and_once(hub: RunningHub) -> None:
         for operation in path.values()
     ]
     assert len(names) == len(set(names))
-    verbs = "get list create update delete put head query accept cancel".split()
+    verbs = "get list create update delete put head query accept cancel retry".split()
     assert [name for name in names if name.split("_")[0] not in verbs] == []
 
 

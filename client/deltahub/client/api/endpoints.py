@@ -10,7 +10,7 @@ from deltahub.client.api.info_shape import Info
 from deltahub.client.api.parsing import field_of, items_of, record
 from deltahub.client.api.transport import LONG_TIMEOUT_S, Transport
 from deltahub.client.api.wire import LARGE_ANSWER, Reply, odd_answer
-from deltahub.client.errors import NotFound
+from deltahub.client.errors import JobNotFound, NotFound
 from deltahub.client.names import namespace_name, repository_path
 from deltahub.client.records import (
     CommitResult,
@@ -21,6 +21,7 @@ from deltahub.client.records import (
     Job,
     JobId,
     JobProgress,
+    LogLine,
     RecipePlan,
     Ref,
     Repository,
@@ -38,6 +39,7 @@ _QUERY_BATCH = 10_000
 MAX_RECIPE: Final = 64 << 20
 _MAX_REPOSITORIES: Final = 1_000_000
 _COMMIT: Final = re.compile("[0-9a-f]{40}")
+_JOB_ID: Final = re.compile("[0-9A-Za-z_-]{1,64}")
 _NUMBER: Final = re.compile("[0-9]{1,18}")
 
 
@@ -268,10 +270,32 @@ class Api:
     # -- jobs ------------------------------------------------------------------------------
 
     def get_job(self, job_id: str) -> Job:
-        return self._read(_job, "GET", f"/v1/jobs/{job_id}")
+        return self._read(_job, "GET", f"/v1/jobs/{_job_id(job_id)}")
 
-    def cancel_job(self, job_id: str) -> None:
-        self.transport.call("POST", f"/v1/jobs/{job_id}/cancel")
+    def cancel_job(self, job_id: str) -> Job:
+        return self._read(_job, "POST", f"/v1/jobs/{_job_id(job_id)}/cancel")
+
+    def retry_job(self, job_id: str) -> Job:
+        return self._read(_job, "POST", f"/v1/jobs/{_job_id(job_id)}/retry")
+
+    def list_jobs(self, state: str | None, limit: int) -> list[Job]:
+        query = {"state": state, "limit": str(limit)}
+        given = {key: value for key, value in query.items() if value is not None}
+        return self._read(_jobs, "GET", "/v1/jobs", query=given)
+
+    def job_log(self, job_id: str, after: int) -> list[LogLine]:
+        parse = partial(items_of, LogLine)
+        path = f"/v1/jobs/{_job_id(job_id)}/log"
+        return list(self._read(parse, "GET", path, query={"after": str(after)}))
+
+    def ask(self, kind: str, arguments: Mapping[str, Any], priority: str, key: str | None) -> Job:
+        body = {
+            "kind": kind,
+            "arguments": dict(arguments),
+            "priority": priority,
+            "idempotency_key": key,
+        }
+        return self._read(_job, "POST", "/v1/jobs", json_body=body)
 
     def _read(self, parse: Callable[[Any], _T], method: str, path: str, **request: Any) -> _T:
         """What `parse` makes of the JSON of an answer. BadResponse, with the URL, if it is odd."""
@@ -289,6 +313,18 @@ def _job(value: Any) -> Job:
     if job.progress is not None:
         field_of(value, "progress", JobProgress)
     return job
+
+
+def _jobs(value: Any) -> list[Job]:
+    items_of(Job, value)  # which checks the list
+    return [_job(item) for item in value["items"]]
+
+
+def _job_id(text: str) -> str:
+    """The id as a part of a path; JobNotFound for what no job has as its id."""
+    if not _JOB_ID.fullmatch(text):
+        raise JobNotFound(f"there is no job {text[:80]!r}, or you may not see it")
+    return text
 
 
 def _have(value: Any) -> set[str]:

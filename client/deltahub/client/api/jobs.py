@@ -1,6 +1,7 @@
 """Waiting for a job of the hub."""
 
 import time
+from collections.abc import Callable
 
 from deltahub.client.api.endpoints import Api
 from deltahub.client.api.parsing import record
@@ -32,8 +33,12 @@ _STAGES = {
 }
 
 
-def wait_for_job(api: Api, job_id: str, progress: Progress) -> Job:
+def wait_for_job(
+    api: Api, job_id: str, progress: Progress, look: Callable[[Job], None] = lambda job: None
+) -> Job:
     """The job once it is done; reports its progress, and what it waits for.
+
+    look(job): is called each time that the job was looked at.
 
     JobFailed with the job's message. A job that is repeated, because the hub's disk is full for
     example, is waited for: Ctrl-C ends the wait, and the job goes on. HubUnreachable if the hub
@@ -50,6 +55,7 @@ def wait_for_job(api: Api, job_id: str, progress: Progress) -> Job:
             pause = min(pause * 1.5, _LONGEST_POLL_S)
             last, job = job, api.get_job(job_id)
             waiting.look(job)
+            look(job)
             now = time.monotonic()
             if (job.state, job.progress) != (last.state, last.progress):
                 changed = now
@@ -61,8 +67,10 @@ def wait_for_job(api: Api, job_id: str, progress: Progress) -> Job:
             if job.progress is not None:
                 reported = record(JobProgress, job.progress)
                 work = reported.stage or job.kind
-                title = f"{_STAGES.get(work, work)} at the hub"
+                share = "" if reported.fraction is None else f"{reported.fraction:.0%} "
+                title = f"{share}{_STAGES.get(work, work)} at the hub"
                 stage.set_position(reported.done_bytes, reported.total_bytes, title)
+    look(job)
     if job.state == "done":
         return job
     if job.error is None:

@@ -22,6 +22,8 @@ _COMMANDS = {
         "deltahub.client.cli.browse:visibility",
         "Make a repository private, or public.",
     ),
+    "merge": ("deltahub.client.cli.merge:merge", "Merge fine-tunes of one base, without training."),
+    "jobs": ("deltahub.client.cli.jobs:jobs", "List, watch, cancel and retry background jobs."),
     "login": ("deltahub.client.cli.account:login", "Store a hub's address and your token."),
     "whoami": ("deltahub.client.cli.account:whoami", "Show whose token this is."),
 }

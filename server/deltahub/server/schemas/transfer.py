@@ -1,7 +1,6 @@
-"""Uploads, files, tensors, packs, recipes and jobs."""
+"""Uploads, files, tensors, packs and recipes."""
 
-from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -109,34 +108,3 @@ class RecipePlanOut(Out):
         description="where the links of /frames/links lead, as https://s3.example.com; null if "
         "this hub gives no links",
     )
-
-
-class ProgressOut(Out):
-    stage: str
-    done_bytes: int
-    total_bytes: int
-
-
-class JobErrorOut(Out):
-    code: str
-    message: str
-
-
-class JobOut(Out):
-    id: str
-    kind: str
-    state: str = Field(description="queued, running, done, failed or cancelled")
-    progress: ProgressOut | None
-    result: dict[str, Any] | None
-    error: JobErrorOut | None = Field(
-        description="why it failed; of a queued job, why its last attempt failed"
-    )
-    attempts: int = Field(description="attempts that failed and were repeated")
-    retry_at: datetime | None = Field(description="when a job that failed for a moment runs again")
-    waits_for: str | None = Field(
-        description="what an unfinished job waits for: a worker, its turn, or its next attempt; "
-        "null while it runs"
-    )
-    created_at: datetime
-    started_at: datetime | None
-    finished_at: datetime | None

@@ -1,0 +1,140 @@
+"""Asking the hub for jobs that compute: a method for each kind of `deltahub.methods.kinds`."""
+
+import secrets
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from deltahub.client.api.endpoints import Api
+from deltahub.client.api.jobs import wait_for_job
+from deltahub.client.errors import InvalidArgument
+from deltahub.client.progress import Progress, Silent
+from deltahub.client.records import Job, LogLine
+
+if TYPE_CHECKING:
+    from deltahub.methods.kinds.merge import Method, Rescaler
+
+Priority = Literal["low", "normal", "high"]
+
+
+class RunningJob:
+    """A job that was asked for, as it was when it was last looked at."""
+
+    def __init__(self, api: Api, job: Job) -> None:
+        self._api = api
+        self._last_line = 0
+        self.job = job
+
+    @property
+    def id(self) -> str:
+        return self.job.id
+
+    def wait(self, *, progress: Progress | None = None) -> Job:
+        """The job once it is done; tells `progress` each line of its log.
+
+        JobFailed with the job's message. Ctrl-C ends the wait, and the job goes on.
+        """
+        told = progress or Silent()
+
+        def look(_: Job) -> None:
+            for line in self.new_lines():
+                told.note(line.text)
+
+        self.job = wait_for_job(self._api, self.id, told, look)
+        return self.job
+
+    def refresh(self) -> Job:
+        """The job as it is now."""
+        self.job = self._api.get_job(self.id)
+        return self.job
+
+    def new_lines(self) -> list[LogLine]:
+        """Lines of the job's log since the last call."""
+        lines = self._api.job_log(self.id, self._last_line)
+        if lines:
+            self._last_line = lines[-1].number
+        return lines
+
+    def cancel(self) -> Job:
+        """Ask the job to stop; it ends within seconds, and leaves nothing half made."""
+        self.job = self._api.cancel_job(self.id)
+        return self.job
+
+    def retry(self) -> Job:
+        """Run the job again, from its beginning, that failed or was cancelled."""
+        self.job = self._api.retry_job(self.id)
+        return self.job
+
+
+class Asking:
+    """The part of `Hub` that asks for jobs."""
+
+    _api: Api
+
+    def ask(
+        self,
+        kind: str,
+        arguments: dict[str, Any],
+        *,
+        priority: Priority = "normal",
+        idempotency_key: str | None = None,
+    ) -> RunningJob:
+        """Ask for a job of any kind. arguments: the fields of the kind's schema; those that are
+        missing or None have its defaults. InvalidArgument if they do not fit it.
+
+        idempotency_key: the same key again gives the same job.
+        """
+        from pydantic import ValidationError
+
+        from deltahub.methods.kinds.table import KINDS
+
+        if kind not in KINDS:
+            raise InvalidArgument(f"{kind!r} is no kind of job: one of {', '.join(KINDS)}")
+        given = {name: value for name, value in arguments.items() if value is not None}
+        try:
+            checked = KINDS[kind].model_validate(given)
+        except ValidationError as exc:
+            faults = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in exc.errors()]
+            raise InvalidArgument(f"{kind}: {'; '.join(faults)}") from exc
+        # A request whose answer was lost is sent again, and must not make a second job.
+        key = idempotency_key or secrets.token_hex(16)
+        job = self._api.ask(kind, checked.model_dump(mode="json"), priority, key)
+        return RunningJob(self._api, job)
+
+    def merge(
+        self,
+        models: Sequence[str],
+        *,
+        base: str,
+        name: str,
+        method: "Method" = "emr",
+        tasks: Sequence[str] | None = None,
+        rescaler: "Rescaler" = "l1",
+        exclude: Sequence[str] | None = None,
+        private: bool | None = None,
+        dry_run: bool = False,
+        priority: Priority = "normal",
+        idempotency_key: str | None = None,
+    ) -> RunningJob:
+        """Merge fine-tunes of one base into the new repository `name`: `main` is the unified model,
+        and each task a branch. `deltahub.methods.kinds.merge.MergeArguments` describes the rest.
+        """
+        arguments = {
+            "models": list(models),
+            "base": base,
+            "name": name,
+            "method": method,
+            "tasks": tasks,
+            "rescaler": rescaler,
+            "exclude": exclude,
+            "private": private,
+            "dry_run": dry_run,
+        }
+        return self.ask("merge", arguments, priority=priority, idempotency_key=idempotency_key)
+
+    def jobs(self, *, state: str | None = None, limit: int = 100) -> list[Job]:
+        """Your jobs, newest first; all for an administrator. state: only of this one."""
+        return self._api.list_jobs(state, limit)
+
+    def running_job(self, job_id: str) -> RunningJob:
+        """A job by its id, to wait for it, cancel or retry it."""
+        return RunningJob(self._api, self._api.get_job(job_id))

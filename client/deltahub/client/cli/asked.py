@@ -1,0 +1,104 @@
+"""Commands that ask for a job: made from the argument schema of its kind."""
+
+from typing import Any, get_args, get_origin
+
+import click
+from pydantic.fields import FieldInfo
+
+from deltahub.client.cli.output import Output, hub_options
+from deltahub.client.hub import Hub
+from deltahub.client.records import Job
+from deltahub.methods.kinds.kind import Arguments
+
+
+def command_of(arguments: type[Arguments], positional: tuple[str, ...]) -> click.Command:
+    """The command of a kind. positional: the fields that are arguments, not options, in order."""
+    fields = arguments.model_fields
+
+    @hub_options
+    def run(
+        hub: Hub,
+        output: Output,
+        priority: Any,
+        idempotency_key: str | None,
+        detach: bool,
+        **given: Any,
+    ) -> None:
+        asked = {
+            name: None
+            if value in (None, ())
+            else list(value)
+            if isinstance(value, tuple)
+            else value
+            for name, value in given.items()
+        }
+        job = hub.ask(arguments.kind, asked, priority=priority, idempotency_key=idempotency_key)
+        if detach:
+            output.result(job.job, f"job {job.id}: `deltahub jobs watch {job.id}` shows it")
+            return
+        output.note(f"job {job.id}; Ctrl-C leaves it running, `deltahub jobs cancel` stops it")
+        tell_result(job.wait(progress=output.progress()), output)
+
+    command = click.Command(arguments.kind, callback=run, help=arguments.__doc__)
+    # hub_options has put its options on the function that it made.
+    hub_parameters = getattr(run, "__click_params__", [])
+    command.params = [_argument(name, fields[name]) for name in positional]
+    command.params += [
+        _option(name, field) for name, field in fields.items() if name not in positional
+    ]
+    command.params += [
+        click.Option(
+            ["--priority"],
+            type=click.Choice(["low", "normal", "high"]),
+            default="normal",
+            help="Among your own jobs.",
+        ),
+        click.Option(["--idempotency-key"], help="The same key again gives the same job."),
+        click.Option(["--detach"], is_flag=True, help="Do not wait for the job."),
+        *reversed(hub_parameters),
+    ]
+    return command
+
+
+def tell_result(job: Job, output: Output) -> None:
+    """Print what a job that is done has made."""
+    result = dict(job.result or {})
+    lines = [f"{job.kind} job {job.id} is done"]
+    if "name" in result:
+        lines.append(f"made {result['name']}@{str(result.get('commit', ''))[:12]}")
+    output.result(job, *lines)
+
+
+def _argument(name: str, field: FieldInfo) -> click.Argument:
+    if _is_list(field):
+        return click.Argument([name], nargs=-1, required=True, metavar=f"{name.upper()}...")
+    return click.Argument([name], type=_type(field), metavar=name.upper())
+
+
+def _option(name: str, field: FieldInfo) -> click.Option:
+    flag = f"--{name.replace('_', '-')}"
+    help_text = field.description
+    if field.annotation is bool:
+        return click.Option([flag], is_flag=True, help=help_text)
+    if bool in get_args(field.annotation):
+        off = f"--no-{name.replace('_', '-')}"
+        return click.Option([f"{flag}/{off}", name], default=None, help=help_text)
+    return click.Option(
+        [flag, name],
+        type=_type(field),
+        multiple=_is_list(field),
+        required=field.is_required(),
+        help=help_text,
+    )
+
+
+def _is_list(field: FieldInfo) -> bool:
+    kinds = (field.annotation, *get_args(field.annotation))
+    return any(get_origin(each) is tuple for each in kinds)
+
+
+def _type(field: FieldInfo) -> Any:
+    choices = get_args(field.annotation)
+    if choices and all(isinstance(each, str) for each in choices):
+        return click.Choice(choices)
+    return field.annotation if field.annotation in (int, float) else str

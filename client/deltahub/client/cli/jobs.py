@@ -1,0 +1,85 @@
+"""`deltahub jobs`: the hub's background jobs."""
+
+import click
+
+from deltahub.client.cli.asked import tell_result
+from deltahub.client.cli.output import Output, hub_options, table
+from deltahub.client.hub import Hub
+from deltahub.client.records import Job, JobProgress
+
+
+@click.group()
+def jobs() -> None:
+    """List, show, watch, cancel and retry background jobs."""
+
+
+@jobs.command()
+@click.option("--state", help="Only jobs that are queued, running, done, failed or cancelled.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, help="How many at most.")
+@hub_options
+def ls(state: str | None, limit: int, hub: Hub, output: Output) -> None:
+    """List your jobs, the newest first; administrators see all."""
+    found = hub.jobs(state=state, limit=limit)
+    rows = [
+        [job.id, job.kind, job.state, _done(job), job.repository or "", job.created_at or ""]
+        for job in found
+    ]
+    output.result({"items": found}, *(table(rows) if rows else ["no jobs"]))
+
+
+@jobs.command()
+@click.argument("job_id", metavar="JOB")
+@hub_options
+def show(job_id: str, hub: Hub, output: Output) -> None:
+    """Show a job: its state, what it was asked for, its log and its result."""
+    running = hub.running_job(job_id)
+    lines = running.new_lines()
+    job = running.job
+    rows = [
+        ["job", job.id],
+        ["kind", job.kind],
+        ["state", f"{job.state} {_done(job)}".strip()],
+        *([["waits for", job.waits_for]] if job.waits_for else []),
+        *([["error", job.error.message]] if job.error else []),
+        *([[name, str(value)] for name, value in (job.arguments or {}).items()]),
+        *([["result", str((job.result or {}).get("name", ""))]] if job.result else []),
+    ]
+    output.result({"job": job, "log": lines}, *table(rows), *(line.text for line in lines))
+
+
+@jobs.command()
+@click.argument("job_id", metavar="JOB")
+@hub_options
+def watch(job_id: str, hub: Hub, output: Output) -> None:
+    """Follow a job until it is over; exit status 1 if it does not end well."""
+    tell_result(hub.running_job(job_id).wait(progress=output.progress()), output)
+
+
+@jobs.command()
+@click.argument("job_id", metavar="JOB")
+@hub_options
+def cancel(job_id: str, hub: Hub, output: Output) -> None:
+    """Stop a job. What it has published stays, and nothing is left half made."""
+    job = hub.running_job(job_id).cancel()
+    is_asked = "was asked to stop" if job.state == "running" else f"is {job.state}"
+    output.result(job, f"job {job.id} {is_asked}")
+
+
+@jobs.command()
+@click.argument("job_id", metavar="JOB")
+@hub_options
+def retry(job_id: str, hub: Hub, output: Output) -> None:
+    """Run a job again, from its beginning, that failed or was cancelled."""
+    job = hub.running_job(job_id).retry()
+    output.result(job, f"job {job.id} is {job.state}")
+
+
+def _done(job: Job) -> str:
+    """How far a running job is."""
+    from deltahub.client.api.parsing import record
+
+    if job.state != "running" or job.progress is None:
+        return ""
+    progress = record(JobProgress, job.progress)
+    share = "" if progress.fraction is None else f"{progress.fraction:.0%} "
+    return f"{share}{progress.stage or ''}".strip()
