@@ -1,7 +1,8 @@
 """`make demo`: train a base and three fine-tunes, push them, pull them back, prove it bit for bit.
 
-Then back the hub up, lose it, restore it, and prove every model again. Everything lies in a
-temporary folder and runs on loopback; nothing stays behind.
+Merge the fine-tunes, and load each task with a stock client. Then back the hub up, lose it, restore
+it, and prove every model again. Everything lies in a temporary folder and runs on loopback; nothing
+stays behind.
 """
 
 import argparse
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.demo import models
+from benchmarks.demo.merging import merge, print_merge
 from benchmarks.demo.picture import Stored, draw_family
 from benchmarks.hub import EmbeddedHub, HubFailed, run_cli, run_json, stop_in_order
 from benchmarks.models.sizes import DEMO
@@ -23,6 +25,14 @@ NAMESPACE = "admin"
 # Nobody reads a demonstration's hub while it cleans up: what would be kept for a while for the
 # sake of readers may go at once.
 IMPATIENT = {"DELTAHUB_READ_LEASE_S": "0"}
+NEXT = """
+To run the hub for real, and push a model of your own:
+  .venv/bin/deltahub serve                 # prints an administrator's token once
+  .venv/bin/deltahub login                 # asks for it
+  .venv/bin/deltahub push ./my-model admin/my-model
+  .venv/bin/deltahub push ./my-tune admin/my-tune --base admin/my-model
+  .venv/bin/deltahub pull admin/my-tune
+  .venv/bin/deltahub merge emr --base admin/my-model admin/my-tune admin/other --name admin/both"""
 
 
 @dataclass
@@ -71,6 +81,9 @@ def main() -> int:
                 hub.collect_garbage()
                 stored, metadata = hub.stored()
                 read_stored_bytes(hub, rows, scratch)
+                say("merging the fine-tunes, and loading each task with transformers alone ...")
+                tunes = {row.repository: row.folder for row in rows[1:]}
+                merged = merge(hub, rows[0].repository, tunes, f"{NAMESPACE}/merged", scratch)
                 say("backing up, while it serves ...")
                 backup = scratch / "backup"
                 run_cli(["backup", "--to", str(backup), "--data-dir", str(hub.data_dir)], {})
@@ -87,6 +100,8 @@ def main() -> int:
                 say(f"--- the hub's log\n{log_path.read_text(errors='replace')[-4000:]}")
             return 1
     print_table(rows, stored, metadata, time.monotonic() - began)
+    print_merge(merged)
+    say(NEXT)
     if arguments.picture is not None:
         family = [Stored(row.name, row.size_bytes, row.stored_bytes) for row in rows]
         arguments.picture.write_text(draw_family(family, stored))
@@ -198,14 +213,6 @@ def print_table(rows: list[Row], stored: int, metadata: int, elapsed_s: float) -
     for row in rows:
         for fault in row.faults:
             say(f"NOT VERIFIED {row.name}: {fault}")
-    say(
-        "\nTo run the hub for real, and push a model of your own:\n"
-        "  .venv/bin/deltahub serve                 # prints an administrator's token once\n"
-        "  .venv/bin/deltahub login                 # asks for it\n"
-        "  .venv/bin/deltahub push ./my-model admin/my-model\n"
-        "  .venv/bin/deltahub push ./my-tune admin/my-tune --base admin/my-model\n"
-        "  .venv/bin/deltahub pull admin/my-tune"
-    )
 
 
 def megabytes(size: int) -> str:

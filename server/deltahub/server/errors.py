@@ -72,6 +72,9 @@ STATUS_OF: Mapping[str, int] = {
     "schema_too_new": 500,
     "data_lost": 500,
     "job_failed": 500,
+    # methods: in the errors of jobs
+    "method_error": 422,
+    "cannot_merge": 422,
     # codecs: data that a client sent does not decode
     "codec_error": 422,
     "invalid_input": 422,

@@ -18,7 +18,7 @@ from deltahub.client.errors import JobFailed
 from deltahub.methods.kinds.table import KINDS
 from deltahub.methods.merging.report import MergeReport
 from deltahub.server.app import create_app
-from server.jobs.conftest import Family
+from support.merging.family import Family
 from support.merging.running import PATH
 from support.models import tiny_models as tiny
 from support.service.client_process import deltahub
