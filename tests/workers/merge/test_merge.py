@@ -1,11 +1,7 @@
 """The job `merge`: the branches of its result are what a plain EMR of the same models gives."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import numpy as np
 import pytest
-import torch
 from safetensors.torch import load
 
 from deltahub.registry import Caller, Registry
@@ -15,20 +11,6 @@ from support.merging.plain_emr import plain_emr
 from support.merging.running import PATH, asked, branches, push_family, run_merge
 from support.models import tiny_models as tiny
 from support.registry.ingested import read_file
-from support.registry.opened import caller, opened_registry
-
-DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
-
-
-@pytest.fixture
-def reg(tmp_path: Path) -> Iterator[Registry]:
-    with opened_registry(tmp_path) as opened:
-        yield opened
-
-
-@pytest.fixture
-def ann(reg: Registry) -> Caller:
-    return caller(reg, "ann")
 
 
 def arrays(tensors: tiny.Tensors) -> dict[str, np.ndarray]:

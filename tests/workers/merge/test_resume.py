@@ -1,0 +1,144 @@
+"""A merge that is killed in any step goes on there, and ends with the same bytes."""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deltahub.registry import Caller, Registry
+from deltahub.registry.catalog.repositories import delete_repository
+from deltahub.registry.db.models import Tensor
+from deltahub.registry.jobs import queue, requests
+from deltahub.registry.maintenance.fsck.run import fsck
+from deltahub.workers.failures import StepFailed
+from support.merging.running import PATH, asked, branches, push_family, run_merge
+from support.models import tiny_models as tiny
+from support.registry.collecting import age_everything, collect, count
+from support.registry.ingested import read_file
+from support.registry.opened import caller, opened_registry
+
+
+class Killed(Exception):
+    """The worker died here."""
+
+
+class Recorded:
+    """Records results of steps as the engine does, and dies in one of them.
+
+    is_late: it dies after the step's work, before its result is recorded.
+    """
+
+    def __init__(self) -> None:
+        self.results: dict[str, str] = {}
+        self.dies_in: int | None = None
+        self.is_late = False
+
+    def __call__(self, name: str, function: Callable[[], Any]) -> Any:
+        if name in self.results:
+            return json.loads(self.results[name])
+        number = len(self.results)
+        if number == self.dies_in and not self.is_late:
+            raise Killed
+        result = function()
+        if number == self.dies_in:
+            raise Killed
+        self.results[name] = json.dumps(result)
+        return json.loads(self.results[name])
+
+
+def contents(reg: Registry, name: str) -> dict[str, bytes]:
+    return {ref: read_file(reg, row, PATH) for ref, row in branches(reg, name).items()}
+
+
+def without_commits(result: Mapping[str, Any]) -> str:
+    """The report, whose commits differ from hub to hub by their time."""
+    return re.sub("@[0-9a-f]{40}", "", json.dumps(result["report"]))
+
+
+def test_a_kill_in_any_step_changes_no_byte(tmp_path: Path) -> None:
+    with opened_registry(tmp_path / "undisturbed") as reg:
+        ann = caller(reg, "ann")
+        names = push_family(reg, ann, [tiny.task(0), tiny.task(1)])
+        steps = Recorded()
+        expected = run_merge(reg, asked(reg, ann, names), steps)
+        whole = contents(reg, "merged")
+        n_steps = len(steps.results)
+    assert n_steps >= 9
+    for is_late in (False, True):
+        with opened_registry(tmp_path / str(is_late)) as reg:
+            ann = caller(reg, "ann")
+            names = push_family(reg, ann, [tiny.task(0), tiny.task(1)])
+            job = asked(reg, ann, names)
+            steps = Recorded()
+            steps.is_late = is_late
+            for number in range(n_steps):
+                steps.dies_in = number
+                with pytest.raises(Killed):
+                    run_merge(reg, job, steps)
+            steps.dies_in = None
+            result = run_merge(reg, job, steps)
+            assert without_commits(result) == without_commits(expected)
+            assert contents(reg, "merged") == whole
+            assert list(fsck(reg, read_data=True)) == []
+
+
+def test_threads_change_no_byte(tmp_path: Path) -> None:
+    found = []
+    for threads in (1, 3):
+        with opened_registry(tmp_path / str(threads)) as reg:
+            ann = caller(reg, "ann")
+            names = push_family(reg, ann, [tiny.task(2), tiny.task(3)])
+            result = run_merge(reg, asked(reg, ann, names), threads=threads)
+            found.append((contents(reg, "merged"), result["report"]["unified_bytes"]))
+    assert found[0] == found[1]
+
+
+def test_what_an_abandoned_merge_has_stored_is_garbage(reg: Registry, ann: Caller) -> None:
+    names = push_family(reg, ann, [tiny.task(0), tiny.task(1)])
+    job = asked(reg, ann, names)
+    steps = Recorded()
+    steps.dies_in = 5
+    with pytest.raises(Killed):
+        run_merge(reg, job, steps)
+    before = count(reg, Tensor)
+    assert collect(reg).freed_bytes == 0  # the job holds what it has made
+    with reg.db.write() as session:
+        queue.mark_cancelled(session, job)
+    info = requests.get_job(reg, ann, job)
+    assert (info.state, info.error) == ("cancelled", None)
+    age_everything(reg, days=2)
+    assert collect(reg).freed_bytes > 0
+    assert count(reg, Tensor) < before
+    assert list(fsck(reg, read_data=True)) == []
+
+
+def test_gc_keeps_what_branches_need_when_the_fine_tunes_are_gone(
+    reg: Registry, ann: Caller
+) -> None:
+    names = push_family(reg, ann, [tiny.task(0), tiny.task(1)])
+    run_merge(reg, asked(reg, ann, names))
+    whole = contents(reg, "merged")
+    for name in (*names, "ann/base"):
+        delete_repository(reg, ann, name)
+    age_everything(reg, days=2)
+    collect(reg)
+    assert contents(reg, "merged") == whole
+    assert list(fsck(reg, read_data=True)) == []
+
+
+def test_a_model_that_is_deleted_meanwhile_is_named(reg: Registry, ann: Caller) -> None:
+    names = push_family(reg, ann, [tiny.task(0), tiny.task(1)])
+    job = asked(reg, ann, names)
+    steps = Recorded()
+    steps.dies_in = 4
+    with pytest.raises(Killed):
+        run_merge(reg, job, steps)
+    delete_repository(reg, ann, names[1])
+    steps.dies_in = None
+    with pytest.raises(StepFailed, match="was deleted meanwhile") as failure:
+        run_merge(reg, job, steps)
+    assert failure.value.code == "revision_not_found"
+    assert not failure.value.is_transient
