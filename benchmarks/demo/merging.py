@@ -22,7 +22,7 @@ class Task:
     branch: str
     folder: Path
     fine_tune_bytes: int
-    mask_bytes: int
+    branch_bytes: int
     relative_error: float
     agreement: float  # of the branch with the fine-tune
     unified_agreement: float  # of the unified model alone
@@ -32,8 +32,8 @@ class Task:
 class Merge:
     seconds: float
     fine_tunes_bytes: int
-    unified_bytes: int
-    masks_bytes: int
+    main_bytes: int
+    branches_bytes: int
     tasks: list[Task]
 
 
@@ -54,13 +54,13 @@ def merge(
                 task["branch"],
                 folder,
                 task["fine_tune_bytes"],
-                task["mask_bytes"],
+                task["branch_bytes"],
                 task["relative_error"],
                 shares[task["branch"]],
                 shares["main"],
             )
         )
-    sizes = (report["fine_tunes_bytes"], report["unified_bytes"], report["masks_bytes"])
+    sizes = (report["fine_tunes_bytes"], report["main_bytes"], report["branches_bytes"])
     return Merge(seconds, *sizes, tasks)
 
 
@@ -93,14 +93,14 @@ def print_merge(merged: Merge) -> None:
         [
             task.branch,
             size(task.fine_tune_bytes),
-            size(task.mask_bytes),
+            size(task.branch_bytes),
             f"{task.relative_error:.3f}",
             f"{task.agreement:.1%}",
             f"{task.unified_agreement:.1%}",
         ]
         for task in merged.tasks
     ]
-    total = merged.unified_bytes + merged.masks_bytes
+    total = merged.main_bytes + merged.branches_bytes
     print(
         f"\n`deltahub merge emr` made one repository of {len(merged.tasks)} fine-tunes in"
         f" {merged.seconds:.1f} s. Each task is a branch, which\ntransformers loaded by itself;"
@@ -109,7 +109,7 @@ def print_merge(merged: Merge) -> None:
     print_columns(titles, lines)
     print(
         f"\nthe fine-tunes take {size(merged.fine_tunes_bytes)} MB as lossless deltas; the merge"
-        f" {size(total)} MB: {size(merged.unified_bytes)} MB for the unified model,\n"
-        f"{size(merged.masks_bytes)} MB for the masks",
+        f" {size(total)} MB: {size(merged.main_bytes)} MB for the unified model,\n"
+        f"{size(merged.branches_bytes)} MB for the masks",
         flush=True,
     )

@@ -6,28 +6,29 @@ from deltahub.methods.merging.emr import Sums
 from deltahub.methods.merging.report import MergeReport, TaskReport, to_markdown, worst_tensors
 
 
-def report(unified_bytes: int) -> MergeReport:
+def report(main_bytes: int) -> MergeReport:
     task = TaskReport(
-        branch="mnli", model="ann/mnli@abc", scale=0.75, relative_error=0.5, cosine=0.8,
+        branch="mnli", model="ann/mnli@abc", is_exact=False,
+        scale=0.75, relative_error=0.5, cosine=0.8,
         mask_share=0.6, changed_share=0.9, kept_tensors=2, fine_tune_bytes=3_000_000,
-        mask_bytes=500_000, worst=[],
+        branch_bytes=500_000, worst=[],
     )  # fmt: skip
     return MergeReport(
         method="emr", rescaler="l1", base="ann/base@abc", fine_tunes_bytes=3_000_000,
-        unified_bytes=unified_bytes, masks_bytes=500_000, merged_tensors=1, merged_elements=8,
+        main_bytes=main_bytes, branches_bytes=500_000, merged_tensors=1, merged_elements=8,
         warnings=["mnli: a warning"], tasks=[task],
     )  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("unified_bytes", "verdict"),
+    ("main_bytes", "verdict"),
     [
         (1_000_000, "1.5 MB less than the fine-tunes as lossless deltas."),
         (4_000_000, "1.5 MB more than the fine-tunes as lossless deltas, which are exact."),
     ],
 )
-def test_the_card_says_which_is_smaller(unified_bytes: int, verdict: str) -> None:
-    card = to_markdown(report(unified_bytes), "ann/merged")
+def test_the_card_says_which_is_smaller(main_bytes: int, verdict: str) -> None:
+    card = to_markdown(report(main_bytes), "ann/merged")
     assert verdict in card
     assert 'from_pretrained("ann/merged", revision="mnli")' in card
     assert "| mnli | ann/mnli@abc | 0.500 | 0.800 | 0.7500 | 60.0% | 3.0 MB | 500.0 kB |" in card

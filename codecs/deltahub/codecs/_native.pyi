@@ -260,6 +260,15 @@ def count_infinite(kind: int, words: bytes | bytearray | memoryview) -> int:
     How many words are infinite or NaN. kind: see words.WORD_KINDS; 0 to 3, here and below.
     """
 
+def widen_words(kind: int, words: bytes | bytearray | memoryview, out: numpy.typing.NDArray[numpy.float64]) -> None:
+    """Fills `out` with the words as doubles, which is exact."""
+
+def narrow_doubles(kind: int, values: numpy.typing.NDArray[numpy.float64], out: bytearray | memoryview) -> int:
+    """
+    Fills `out` with the words nearest to these doubles, ties to even. Returns how many are
+    infinite or NaN.
+    """
+
 def elect_unified(kind: int, base: bytes | bytearray | memoryview, tasks: list[bytes | bytearray | memoryview], out: bytearray | memoryview, threads: int) -> list[tuple[float, float, float, float, float, int, int]]:
     """
     Fills `out` with the unified words of EMR-Merging, and returns for each task the sums

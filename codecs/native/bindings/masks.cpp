@@ -59,6 +59,26 @@ std::size_t count_infinite(int kind, const Bytes& words) {
   return chosen_masks().count_infinite[kind](words.data(), n);
 }
 
+using Doubles = nb::ndarray<const double, nb::numpy, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using WritableDoubles = nb::ndarray<double, nb::numpy, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+void widen_words(int kind, const Bytes& words, const WritableDoubles& out) {
+  const std::size_t n = n_words_of(kind, words);
+  require(out.size() == n, "sizes differ");
+  nb::gil_scoped_release unlocked;
+  const DefaultFloats modes;
+  chosen_masks().widen[kind](words.data(), n, out.data());
+}
+
+std::size_t narrow_doubles(int kind, const Doubles& values, const WritableBytes& out) {
+  const std::size_t n = n_words_of(kind, Bytes(out));
+  require(values.size() == n, "sizes differ");
+  nb::gil_scoped_release unlocked;
+  const DefaultFloats modes;
+  chosen_masks().narrow[kind](values.data(), n, out.data());
+  return chosen_masks().count_infinite[kind](out.data(), n);
+}
+
 // |tau|, |uni|, tau * uni, uni^2, tau^2, masked, changed
 using Sums = std::tuple<double, double, double, double, double, std::uint64_t, std::uint64_t>;
 
@@ -165,6 +185,15 @@ void bind_masks(nb::module_& m) {
   m.def("count_infinite", &count_infinite, "kind"_a, "words"_a,
         nb::sig("def count_infinite(kind: int, words: " BUFFER ") -> int"),
         "How many words are infinite or NaN. kind: see words.WORD_KINDS; 0 to 3, here and below.");
+  m.def("widen_words", &widen_words, "kind"_a, "words"_a, "out"_a.noconvert(),
+        nb::sig("def widen_words(kind: int, words: " BUFFER
+                ", out: numpy.typing.NDArray[numpy.float64]) -> None"),
+        "Fills `out` with the words as doubles, which is exact.");
+  m.def("narrow_doubles", &narrow_doubles, "kind"_a, "values"_a.noconvert(), "out"_a,
+        nb::sig("def narrow_doubles(kind: int, values: numpy.typing.NDArray[numpy.float64], "
+                "out: bytearray | memoryview) -> int"),
+        "Fills `out` with the words nearest to these doubles, ties to even. Returns how many are\n"
+        "infinite or NaN.");
   m.def("elect_unified", &elect_unified, "kind"_a, "base"_a, "tasks"_a, "out"_a, "threads"_a,
         nb::sig("def elect_unified(kind: int, base: " BUFFER ", tasks: list[" BUFFER
                 "], out: bytearray | memoryview, threads: int) "

@@ -86,12 +86,28 @@ def test_the_command_merges_shows_and_lists(family: Family) -> None:
     assert again.error()["code"] == "conflict"
 
 
+def test_the_command_compares_and_draws(family: Family, tmp_path: Path) -> None:
+    to_hub = {"DELTAHUB_URL": family.hub.url, "DELTAHUB_TOKEN": family.token}
+    picture = tmp_path / "frontier.svg"
+    told = deltahub(
+        "merge", "compare", "--base", "ann/base", *family.models,
+        "--budget", "20%", "--picture", str(picture), environment=to_hub,
+    )  # fmt: skip
+    assert told.status == 0, told.err
+    assert "<- choice" in told.err
+    assert picture.read_text().startswith("<svg")
+    nameless = deltahub(
+        "merge", "ties", "--base", "ann/base", *family.models, "--json", environment=to_hub
+    )
+    assert "needs the name" in nameless.error()["message"]
+
+
 def test_a_dry_run_estimates_and_makes_nothing(family: Family) -> None:
     job = family.ann.merge(family.models, base="ann/base", name="ann/dry", dry_run=True).wait()
     assert job.result is not None
     estimate = job.result["estimate"]
     assert estimate["n_tasks"] == 3
-    assert 0 < estimate["masks_bytes"] < estimate["unified_bytes"]
+    assert 0 < estimate["branches_bytes"] < estimate["main_bytes"]
     assert family.hub.call("GET", "/v1/repositories/ann/dry").status == 404
 
 
@@ -120,7 +136,7 @@ def test_one_schema_serves_http_sdk_and_command_line(family: Family) -> None:
             command = group.get_command(context, kind)
             assert command is not None
             options = {parameter.name for parameter in command.params}
-            assert options - common - {"detach", "url", "token", "is_json"} == fields
+            assert options - common - {"detach", "picture", "url", "token", "is_json"} == fields
             for name, field in arguments.model_fields.items():
                 default = method[name].default
                 is_free = default is None or field.is_required()
@@ -143,7 +159,7 @@ BAD = {
     "a taken name": ({"name": "ann/task0"}, 409),
     "another's namespace": ({"name": "admin/m"}, 403),
     "an unknown rescaler": ({"rescaler": "l3"}, 422),
-    "an unknown option": ({"density": 0.2}, 422),
+    "an unknown option": ({"weights": [0.2]}, 422),
     "no name": ({"name": "merged"}, 422),
 }
 

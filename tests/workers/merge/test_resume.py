@@ -92,7 +92,7 @@ def test_threads_change_no_byte(tmp_path: Path) -> None:
             ann = caller(reg, "ann")
             names = push_family(reg, ann, [tiny.task(2), tiny.task(3)])
             result = run_merge(reg, asked(reg, ann, names), threads=threads)
-            found.append((contents(reg, "merged"), result["report"]["unified_bytes"]))
+            found.append((contents(reg, "merged"), result["report"]["main_bytes"]))
     assert found[0] == found[1]
 
 

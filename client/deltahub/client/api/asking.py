@@ -105,18 +105,25 @@ class Asking:
         models: Sequence[str],
         *,
         base: str,
-        name: str,
+        name: str | None = None,
         method: "Method" = "emr",
         tasks: Sequence[str] | None = None,
         rescaler: "Rescaler" = "l1",
+        lossless: bool = False,
+        scale: float | None = None,
+        density: float = 0.2,
+        rank: int | None = None,
+        budget: float | str | None = None,
         exclude: Sequence[str] | None = None,
         private: bool | None = None,
         dry_run: bool = False,
         priority: Priority = "normal",
         idempotency_key: str | None = None,
     ) -> RunningJob:
-        """Merge fine-tunes of one base into the new repository `name`: `main` is the unified model,
-        and each task a branch. `deltahub.methods.kinds.merge.MergeArguments` describes the rest.
+        """Merge fine-tunes of one base into the new repository `name`.
+
+        By emr `main` is the unified model, and each task a branch. method="compare" makes nothing,
+        and measures all methods. `deltahub.methods.kinds.merge.MergeArguments` describes the rest.
         """
         arguments = {
             "models": list(models),
@@ -125,6 +132,11 @@ class Asking:
             "method": method,
             "tasks": tasks,
             "rescaler": rescaler,
+            "lossless": lossless,
+            "scale": scale,
+            "density": density,
+            "rank": rank,
+            "budget": budget,
             "exclude": exclude,
             "private": private,
             "dry_run": dry_run,

@@ -1,11 +1,13 @@
 """Commands that ask for a job: made from the argument schema of its kind."""
 
+from pathlib import Path
 from typing import Any, get_args, get_origin
 
 import click
 from pydantic.fields import FieldInfo
 
 from deltahub.client.cli.output import Output, hub_options
+from deltahub.client.errors import InvalidArgument
 from deltahub.client.hub import Hub
 from deltahub.client.records import Job
 from deltahub.methods.kinds.kind import Arguments
@@ -22,6 +24,7 @@ def command_of(arguments: type[Arguments], positional: tuple[str, ...]) -> click
         priority: Any,
         idempotency_key: str | None,
         detach: bool,
+        picture: Path | None,
         **given: Any,
     ) -> None:
         asked = {
@@ -37,7 +40,7 @@ def command_of(arguments: type[Arguments], positional: tuple[str, ...]) -> click
             output.result(job.job, f"job {job.id}: `deltahub jobs watch {job.id}` shows it")
             return
         output.note(f"job {job.id}; Ctrl-C leaves it running, `deltahub jobs cancel` stops it")
-        tell_result(job.wait(progress=output.progress()), output)
+        tell_result(job.wait(progress=output.progress()), output, picture)
 
     command = click.Command(arguments.kind, callback=run, help=arguments.__doc__)
     # hub_options has put its options on the function that it made.
@@ -55,17 +58,27 @@ def command_of(arguments: type[Arguments], positional: tuple[str, ...]) -> click
         ),
         click.Option(["--idempotency-key"], help="The same key again gives the same job."),
         click.Option(["--detach"], is_flag=True, help="Do not wait for the job."),
+        click.Option(
+            ["--picture"],
+            type=click.Path(path_type=Path, dir_okay=False, writable=True),
+            help="Write the picture of a comparison here, as SVG.",
+        ),
         *reversed(hub_parameters),
     ]
     return command
 
 
-def tell_result(job: Job, output: Output) -> None:
-    """Print what a job that is done has made."""
+def tell_result(job: Job, output: Output, picture: Path | None = None) -> None:
+    """Print what a job that is done has made. picture: where to write the one in its result."""
     result = dict(job.result or {})
     lines = [f"{job.kind} job {job.id} is done"]
     if "name" in result:
         lines.append(f"made {result['name']}@{str(result.get('commit', ''))[:12]}")
+    if picture is not None:
+        if "picture" not in result:
+            raise InvalidArgument("--picture: only `deltahub merge compare` draws one")
+        picture.write_text(str(result["picture"]), encoding="utf-8")
+        lines.append(f"drew {picture}")
     output.result(job, *lines)
 
 

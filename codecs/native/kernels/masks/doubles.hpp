@@ -55,15 +55,5 @@ inline typename Words::Word narrowed(double value) {
   return Word(rounded | (bits >> 63) << (Words::word_bits - 1));
 }
 
-template <class Words>
-inline typename Words::Word scaled(typename Words::Word base, typename Words::Word unified,
-                                   double scale) {
-  if (scale == 1) return unified;
-  const double from = widened<Words>(base);
-  const double difference = widened<Words>(unified) - from;
-  const double moved = scale * difference;
-  return narrowed<Words>(from + moved);
-}
-
 }  // namespace
 DELTAHUB_END

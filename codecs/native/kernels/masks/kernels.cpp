@@ -3,6 +3,7 @@
 #include "kernels/masks/kernels.hpp"
 
 #include <cmath>
+#include <cstring>
 
 #include "base/words.hpp"
 #include "kernels/masks/doubles.hpp"
@@ -35,22 +36,35 @@ std::size_t count_infinite(const std::uint8_t* words, std::size_t n) {
 }
 
 template <class Words>
+void widen(const std::uint8_t* words, std::size_t n, double* values) {
+  for (std::size_t j = 0; j < n; ++j) values[j] = At<Words>::value(words, j);
+}
+
+template <class Words>
+void narrow(const double* values, std::size_t n, std::uint8_t* words) {
+  for (std::size_t j = 0; j < n; ++j) At<Words>::put(words, j, narrowed<Words>(values[j]));
+}
+
+template <class Words>
 void elect(const std::uint8_t* base, const std::uint8_t* const* tasks, std::size_t n_tasks,
            std::size_t n, std::uint8_t* unified) {
-  double from[merge_step], total[merge_step], largest[merge_step], smallest[merge_step];
+  double from[merge_step], value[merge_step], total[merge_step], largest[merge_step],
+      smallest[merge_step];
+  widen<Words>(base, n, from);
   for (std::size_t j = 0; j < n; ++j) {
-    from[j] = largest[j] = smallest[j] = At<Words>::value(base, j);
+    largest[j] = smallest[j] = from[j];
     total[j] = 0;
   }
-  for (std::size_t t = 0; t < n_tasks; ++t)
+  for (std::size_t t = 0; t < n_tasks; ++t) {
+    widen<Words>(tasks[t], n, value);
     for (std::size_t j = 0; j < n; ++j) {
-      const double value = At<Words>::value(tasks[t], j);
-      total[j] += value - from[j];
-      largest[j] = value > largest[j] ? value : largest[j];
-      smallest[j] = value < smallest[j] ? value : smallest[j];
+      total[j] += value[j] - from[j];
+      largest[j] = value[j] > largest[j] ? value[j] : largest[j];
+      smallest[j] = value[j] < smallest[j] ? value[j] : smallest[j];
     }
-  for (std::size_t j = 0; j < n; ++j)
-    At<Words>::put(unified, j, narrowed<Words>(total[j] > 0 ? largest[j] : smallest[j]));
+  }
+  for (std::size_t j = 0; j < n; ++j) total[j] = total[j] > 0 ? largest[j] : smallest[j];
+  narrow<Words>(total, n, unified);
 }
 
 // Whether a task's element is masked: signs are compared, because a product of two small
@@ -71,14 +85,17 @@ inline double total_of(const double (&lanes)[n_lanes]) {
 template <class Words>
 void add_sums(const std::uint8_t* base, const std::uint8_t* unified, const std::uint8_t* task,
               std::size_t n, MergeSums& sums) {
+  double from[merge_step], to[merge_step], value[merge_step];
+  widen<Words>(base, n, from);
+  widen<Words>(unified, n, to);
+  widen<Words>(task, n, value);
   double tau_l1[n_lanes] = {}, uni_l1[n_lanes] = {}, product[n_lanes] = {}, uni_l2[n_lanes] = {},
          tau_l2[n_lanes] = {};
   std::uint64_t n_masked[n_lanes] = {}, n_changed[n_lanes] = {};
   const auto add = [&](std::size_t lane, std::size_t j) {
-    const double from = At<Words>::value(base, j), to = At<Words>::value(unified, j);
-    const double value = At<Words>::value(task, j), tau = value - from;
-    const bool is_in = is_masked(from, to, value);
-    const double uni = is_in ? to - from : 0.0;
+    const double tau = value[j] - from[j];
+    const bool is_in = is_masked(from[j], to[j], value[j]);
+    const double uni = is_in ? to[j] - from[j] : 0.0;
     tau_l1[lane] += std::fabs(tau);
     uni_l1[lane] += std::fabs(uni);
     product[lane] += tau * uni;
@@ -102,31 +119,68 @@ void add_sums(const std::uint8_t* base, const std::uint8_t* unified, const std::
   }
 }
 
+// Elements that are converted together: whole loops of one width are vectorized, mixed ones are not.
+inline constexpr std::size_t step = 512;
+
+// The scaled words of n elements, at most `step`.
+template <class Words>
+void scale_words(const std::uint8_t* base, const std::uint8_t* unified, double scale,
+                 std::size_t n, typename Words::Word* out) {
+  if (scale == 1) {
+    std::memcpy(out, unified, n * sizeof(typename Words::Word));
+    return;
+  }
+  double from[step], to[step];
+  widen<Words>(base, n, from);
+  widen<Words>(unified, n, to);
+  for (std::size_t j = 0; j < n; ++j) {
+    const double difference = to[j] - from[j];
+    const double moved = scale * difference;
+    to[j] = from[j] + moved;
+  }
+  narrow<Words>(to, n, reinterpret_cast<std::uint8_t*>(out));
+}
+
 template <class Words>
 void merge(const std::uint8_t* base, const std::uint8_t* unified, const std::uint8_t* task,
            double scale, std::size_t n, std::uint8_t* out) {
-  for (std::size_t j = 0; j < n; ++j) {
-    const auto from = At<Words>::word(base, j), to = At<Words>::word(unified, j);
-    const bool is_in =
-        is_masked(widened<Words>(from), widened<Words>(to), At<Words>::value(task, j));
-    const auto moved = scaled<Words>(from, to, scale);
-    At<Words>::put(out, j, is_in ? moved : from);
+  using Word = typename Words::Word;
+  Word moved[step];
+  double from[step], to[step], value[step];
+  for (std::size_t begin = 0; begin < n; begin += step) {
+    const std::size_t count = n - begin < step ? n - begin : step;
+    const std::size_t at = begin * sizeof(Word);
+    scale_words<Words>(base + at, unified + at, scale, count, moved);
+    widen<Words>(base + at, count, from);
+    widen<Words>(unified + at, count, to);
+    widen<Words>(task + at, count, value);
+    for (std::size_t j = 0; j < count; ++j) {
+      const Word near = At<Words>::word(base + at, j);
+      At<Words>::put(out + at, j, is_masked(from[j], to[j], value[j]) ? moved[j] : near);
+    }
   }
 }
 
 template <class Words>
 std::size_t pack_bits(const std::uint8_t* base, const std::uint8_t* unified,
                       const std::uint8_t* words, double scale, std::size_t n, std::uint8_t* bits) {
+  using Word = typename Words::Word;
+  Word moved[step];
   std::size_t n_active = 0;
   bool are_sound = true;
-  for (std::size_t j = 0; j < n; ++j) {
-    const auto from = At<Words>::word(base, j), to = At<Words>::word(unified, j);
-    const auto word = At<Words>::word(words, j);
-    const bool is_active = from != to, is_in = word != from;
-    are_sound &= !is_in | (is_active & (word == scaled<Words>(from, to, scale)));
-    const std::size_t byte = n_active >> 3, bit = n_active & 7;
-    if (is_active) bits[byte] = std::uint8_t((bit ? bits[byte] : 0) | unsigned(is_in) << bit);
-    n_active += is_active;
+  for (std::size_t begin = 0; begin < n; begin += step) {
+    const std::size_t count = n - begin < step ? n - begin : step;
+    const std::size_t at = begin * sizeof(Word);
+    scale_words<Words>(base + at, unified + at, scale, count, moved);
+    for (std::size_t j = 0; j < count; ++j) {
+      const Word from = At<Words>::word(base + at, j), to = At<Words>::word(unified + at, j);
+      const Word word = At<Words>::word(words + at, j);
+      const bool is_active = from != to, is_in = word != from;
+      are_sound &= !is_in | (is_active & (word == moved[j]));
+      const std::size_t byte = n_active >> 3, bit = n_active & 7;
+      if (is_active) bits[byte] = std::uint8_t((bit ? bits[byte] : 0) | unsigned(is_in) << bit);
+      n_active += is_active;
+    }
   }
   return are_sound ? n_active : std::size_t(-1);
 }
@@ -134,29 +188,26 @@ std::size_t pack_bits(const std::uint8_t* base, const std::uint8_t* unified,
 template <class Words>
 bool decode(const std::uint8_t* base, const std::uint8_t* unified, const std::uint8_t* bits,
             std::size_t n_bytes, double scale, std::size_t n, std::uint8_t* out) {
-  constexpr std::size_t step = 512;
-  std::uint8_t is_in[step];
+  using Word = typename Words::Word;
+  Word moved[step];
   std::size_t n_active = 0;
   const std::size_t n_bits = 8 * n_bytes;
   for (std::size_t begin = 0; begin < n; begin += step) {
     const std::size_t count = n - begin < step ? n - begin : step;
+    const std::size_t at = begin * sizeof(Word);
+    scale_words<Words>(base + at, unified + at, scale, count, moved);
     for (std::size_t j = 0; j < count; ++j) {
-      const bool is_active =
-          At<Words>::word(base, begin + j) != At<Words>::word(unified, begin + j);
+      const Word from = At<Words>::word(base + at, j), to = At<Words>::word(unified + at, j);
+      const bool is_active = from != to;
+      bool is_in = is_active;
       if (bits) {
         if (n_active + is_active > n_bits) return false;
         // Of an element that is not active, any bit: it is not used.
-        const std::size_t at = n_active < n_bits ? n_active : 0;
-        is_in[j] = std::uint8_t(is_active & (n_bits ? bits[at >> 3] >> (at & 7) : 0));
-      } else {
-        is_in[j] = is_active;
+        const std::size_t place = n_active < n_bits ? n_active : 0;
+        is_in = is_active & bool(n_bits ? bits[place >> 3] >> (place & 7) & 1 : 0);
       }
+      At<Words>::put(out + at, j, is_in ? moved[j] : from);
       n_active += is_active;
-    }
-    for (std::size_t j = 0; j < count; ++j) {
-      const auto from = At<Words>::word(base, begin + j);
-      const auto moved = scaled<Words>(from, At<Words>::word(unified, begin + j), scale);
-      At<Words>::put(out, begin + j, is_in[j] ? moved : from);
     }
   }
   if (!bits) return n_bytes == 0;
@@ -175,6 +226,8 @@ namespace deltahub {
   {kernel<F64Words>, kernel<F32Words>, kernel<F16Words>, kernel<Bf16Words>}
 
 const MaskKernels DELTAHUB_MASKS(DELTAHUB_ISA) = {
+    .widen = DELTAHUB_OF_FLOATS(widen),
+    .narrow = DELTAHUB_OF_FLOATS(narrow),
     .count_infinite = DELTAHUB_OF_FLOATS(count_infinite),
     .elect = DELTAHUB_OF_FLOATS(elect),
     .add_sums = DELTAHUB_OF_FLOATS(add_sums),

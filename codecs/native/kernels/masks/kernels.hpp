@@ -23,6 +23,11 @@ struct MergeSums {
 struct MaskKernels {
   // Arrays are indexed by WordKind: F64, F32, F16, BF16.
 
+  // Words as doubles, which is exact, and doubles rounded to the nearest words, ties to even.
+  using Widen = void (*)(const std::uint8_t* words, std::size_t n, double* values);
+  Widen widen[4];
+  using Narrow = void (*)(const double* values, std::size_t n, std::uint8_t* words);
+  Narrow narrow[4];
   // Words that are infinite or NaN.
   using CountInfinite = std::size_t (*)(const std::uint8_t* words, std::size_t n);
   CountInfinite count_infinite[4];

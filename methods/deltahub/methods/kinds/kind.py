@@ -25,7 +25,7 @@ class Arguments(BaseModel, ABC):
     # this kind, and of no other, then start again.
     steps_version: ClassVar[int]
 
-    name: RepositoryName = Field(description="The new repository that holds the result.")
+    name: RepositoryName | None = Field(description="The new repository that holds the result.")
     private: bool | None = Field(
         default=None,
         description="Whether the result is private. By default it is if one of its inputs is.",

@@ -1,22 +1,39 @@
 """The arguments of the job `merge`."""
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Final, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, field_validator, model_validator
 
-from deltahub.methods.kinds.kind import Arguments, RevisionName
+from deltahub.methods.kinds.kind import Arguments, RepositoryName, RevisionName
 
-Method = Literal["emr"]
+# One checkpoint of all tasks.
+Static = Literal["average", "task-arithmetic", "ties", "iso-c", "tsv-m"]
+# The base, and something a task, which each branch is rebuilt from.
+Switchable = Literal["emr", "bitdelta", "low-rank", "lossless"]
+Method = Literal[
+    "emr", "bitdelta", "low-rank", "lossless",
+    "average", "task-arithmetic", "ties", "iso-c", "tsv-m",
+    "compare",
+]  # fmt: skip
 Rescaler = Literal["l1", "mean-l1", "tensor-l1", "l2", "tensor-l2"]
+COMPARE: Final = "compare"
 
 
 class MergeArguments(Arguments):
-    """Merge fine-tunes of one base into a new repository."""
+    """Merge fine-tunes of one base into a new repository, or compare the methods to do so."""
 
     kind: ClassVar[str] = "merge"
     steps_version: ClassVar[int] = 1
 
-    method: Method = Field(default="emr", description="How the fine-tunes are merged.")
+    name: RepositoryName | None = Field(
+        default=None,
+        description="The new repository that holds the result. Only compare needs none.",
+    )
+    method: Method = Field(
+        default="emr",
+        description="How the fine-tunes are merged; compare makes nothing, and shows what each "
+        "method would keep of them and take.",
+    )
     base: RevisionName = Field(description="The model that all of them were fine-tuned from.")
     models: tuple[RevisionName, ...] = Field(
         min_length=2, max_length=256, description="The fine-tunes, two or more."
@@ -28,14 +45,53 @@ class MergeArguments(Arguments):
     )
     rescaler: Rescaler = Field(
         default="l1",
-        description="How a task's scale is chosen: l1 as in the paper, mean-l1 as in its code, or "
-        "for each tensor, or the least squares.",
+        description="emr: how a task's scale is chosen: l1 as in the paper, mean-l1 as in its "
+        "code, or for each tensor, or the least squares.",
+    )
+    lossless: bool = Field(
+        default=False,
+        description="emr: each branch is its fine-tune bit for bit; main is the unified model.",
+    )
+    scale: float | None = Field(
+        default=None,
+        gt=0,
+        le=10,
+        description="Static methods: what the merged task vector is multiplied by; by default 0.3 "
+        "for task-arithmetic, else 1.",
+    )
+    density: float = Field(
+        default=0.2, gt=0, le=1, description="ties: the share of each task vector that is kept."
+    )
+    rank: int | None = Field(
+        default=None,
+        ge=1,
+        description="low-rank: of each matrix; by default as many as take a tenth of its bytes.",
+    )
+    budget: float | None = Field(
+        default=None,
+        gt=0,
+        le=1000,
+        description="compare: the most bytes that the result may take, in percent of the "
+        "fine-tunes' files, such as 20%.",
     )
     exclude: tuple[str, ...] = Field(
         default=(r"(^|\.)(classifier|score|lm_head_task|head)\.",),
         description="Regular expressions of tensor names that are not merged: each task keeps its "
         "own.",
     )
+
+    @field_validator("budget", mode="before")
+    @classmethod
+    def _percent(cls, value: Any) -> Any:
+        return value.strip().removesuffix("%") if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.name is None and self.method != COMPARE:
+            raise ValueError(f"the method {self.method} needs the name of a new repository")
+        if self.lossless and self.method != "emr":
+            raise ValueError("lossless belongs to the method emr; the method lossless is exact")
+        return self
 
     def inputs(self) -> tuple[str, ...]:
         return (self.base, *self.models)

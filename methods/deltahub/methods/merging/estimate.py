@@ -10,28 +10,37 @@ class Estimate(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    method: str
     n_tasks: int
     merged_bytes: int = Field(description="The base's tensors that are merged, as they are.")
     fine_tunes_bytes: int = Field(description="All fine-tunes as the hub stores them now.")
-    unified_bytes: int = Field(description="The unified model, by a sample.")
-    masks_bytes: int = Field(description="The masks of all tasks, by a sample.")
+    main_bytes: int = Field(description="The branch main, by a sample.")
+    branches_bytes: int = Field(description="The branches of all tasks, by a sample.")
+    lossy_bytes: int | None = Field(
+        default=None, description="What the branches would take if they were not exact."
+    )
     read_bytes: int = Field(description="Bytes of tensors that the job reads in all.")
     memory_bytes: int = Field(description="Memory that the job takes at most.")
     seconds: float = Field(description="How long the job takes, roughly.")
 
     @property
     def merge_bytes(self) -> int:
-        return self.unified_bytes + self.masks_bytes
+        return self.main_bytes + self.branches_bytes
 
     def sentences(self) -> list[str]:
         """What a person should know before the merge starts, the bytes first."""
         now, then = human_size(self.fine_tunes_bytes), human_size(self.merge_bytes)
         lines = [
             f"the {self.n_tasks} fine-tunes take {now} now, as lossless deltas;"
-            f" the merge will take about {then}: {human_size(self.unified_bytes)} for the unified"
-            f" model and {human_size(self.masks_bytes)} for the masks"
+            f" the merge ({self.method}) will take about {then}: {human_size(self.main_bytes)} for"
+            f" main and {human_size(self.branches_bytes)} for the branches"
         ]
-        if self.merge_bytes > self.fine_tunes_bytes:
+        if self.lossy_bytes is not None:
+            lines.append(
+                "the branches are exact: they share their deltas with the fine-tunes while these"
+                f" are there; as masks they would take {human_size(self.lossy_bytes)}"
+            )
+        elif self.merge_bytes > self.fine_tunes_bytes:
             lines.append(
                 "the merge is larger than the fine-tunes, which are exact: merge for a model that"
                 " serves many tasks from one copy in memory, not to save space in the hub"

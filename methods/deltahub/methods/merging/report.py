@@ -24,15 +24,26 @@ class TaskReport(BaseModel):
 
     branch: str
     model: str = Field(description="The fine-tune, as namespace/name@commit.")
-    scale: float | None = Field(description="The task's scale; null if each tensor has its own.")
-    relative_error: float = Field(description="|tau - merged tau| / |tau|, Euclidean norms.")
-    cosine: float = Field(description="The cosine of tau and merged tau.")
-    mask_share: float = Field(description="Share of elements whose mask is 1.")
-    changed_share: float = Field(description="Share of elements that the fine-tune changed.")
-    kept_tensors: int = Field(description="Tensors that the task keeps as they were.")
+    is_exact: bool = Field(description="The branch is the fine-tune, bit for bit.")
+    scale: float | None = Field(
+        default=None, description="emr: the task's scale; null if each tensor has its own."
+    )
+    relative_error: float = Field(
+        default=0.0, description="|tau - merged tau| / |tau|, Euclidean norms."
+    )
+    cosine: float = Field(default=1.0, description="The cosine of tau and merged tau.")
+    mask_share: float | None = Field(
+        default=None, description="emr: share of elements whose mask is 1."
+    )
+    changed_share: float | None = Field(
+        default=None, description="Share of elements that the fine-tune changed."
+    )
+    kept_tensors: int = Field(description="Tensors that are not merged.")
     fine_tune_bytes: int = Field(description="Stored bytes of the fine-tune, as lossless deltas.")
-    mask_bytes: int = Field(description="Stored bytes of the task's masks.")
-    worst: list[TensorReport] = Field(description="The tensors with the largest relative errors.")
+    branch_bytes: int = Field(description="Stored bytes of the branch alone.")
+    worst: list[TensorReport] = Field(
+        default=[], description="The tensors with the largest relative errors."
+    )
 
 
 class MergeReport(BaseModel):
@@ -42,11 +53,11 @@ class MergeReport(BaseModel):
 
     version: int = 1
     method: str
-    rescaler: str
+    rescaler: str | None
     base: str = Field(description="The base, as namespace/name@commit.")
     fine_tunes_bytes: int = Field(description="All fine-tunes as the hub stores them now.")
-    unified_bytes: int = Field(description="The unified model, as deltas of the base.")
-    masks_bytes: int = Field(description="The masks of all tasks.")
+    main_bytes: int = Field(description="The branch main, as deltas of the base.")
+    branches_bytes: int = Field(description="The branches of all tasks.")
     merged_tensors: int
     merged_elements: int
     warnings: list[str]
@@ -54,7 +65,7 @@ class MergeReport(BaseModel):
 
     @property
     def merge_bytes(self) -> int:
-        return self.unified_bytes + self.masks_bytes
+        return self.main_bytes + self.branches_bytes
 
 
 N_WORST = 5
@@ -92,36 +103,46 @@ def to_markdown(report: MergeReport, name: str) -> str:
         if saved > 0
         else f"{human_size(-saved)} more than the fine-tunes as lossless deltas, which are exact"
     )
+    branches = [task.branch for task in report.tasks if task.branch != "main"]
+    about = _ABOUT_MAIN.get(report.method, "`main` is one checkpoint of all tasks.")
     lines = [
         f"# {name}",
         "",
-        f"{len(report.tasks)} fine-tunes of `{report.base}`, merged with {report.method.upper()}.",
-        "`main` is the unified model. Each task is a branch:",
+        f"{len(report.tasks)} fine-tunes of `{report.base}`, merged by {report.method}. {about}"
+        + (" Each task is a branch:" if branches else ""),
         "",
         "```python",
-        f'AutoModel.from_pretrained("{name}", revision="{report.tasks[0].branch}")',
+        f'AutoModel.from_pretrained("{name}", revision="{(branches or ["main"])[0]}")',
         "```",
         "",
         "## Bytes",
         f"The fine-tunes take {human_size(report.fine_tunes_bytes)} now, as lossless deltas.",
-        f"The merge takes {human_size(report.merge_bytes)}:"
-        f" {human_size(report.unified_bytes)} for the unified model and"
-        f" {human_size(report.masks_bytes)} for {len(report.tasks)} masks. That is {verdict}.",
+        f"The merge takes {human_size(report.merge_bytes)}: {human_size(report.main_bytes)} for"
+        f" `main` and {human_size(report.branches_bytes)} for the branches. That is {verdict}.",
         "",
         "## Fidelity",
-        "| branch | fine-tune | relative error | cosine | scale | mask | fine-tune now | mask"
-        " bytes |",
+        "| branch | fine-tune | relative error | cosine | scale | mask | fine-tune now | branch |",
         "|---|---|---:|---:|---:|---:|---:|---:|",
     ]
     for task in report.tasks:
-        scale = "per tensor" if task.scale is None else f"{task.scale:.4f}"
+        scale = "" if task.scale is None else f"{task.scale:.4f}"
+        mask = "" if task.mask_share is None else f"{task.mask_share:.1%}"
+        error = "exact" if task.is_exact else f"{task.relative_error:.3f}"
         lines.append(
-            f"| {task.branch} | {task.model} | {task.relative_error:.3f} | {task.cosine:.3f} |"
-            f" {scale} | {task.mask_share:.1%} | {human_size(task.fine_tune_bytes)} |"
-            f" {human_size(task.mask_bytes)} |"
+            f"| {task.branch} | {task.model} | {error} | {task.cosine:.3f} | {scale} | {mask} |"
+            f" {human_size(task.fine_tune_bytes)} | {human_size(task.branch_bytes)} |"
         )
     lines += ["", *(f"- {warning}" for warning in report.warnings)]
     return "\n".join(lines).rstrip() + "\n"
+
+
+# What main is in a merge whose tasks are branches.
+_ABOUT_MAIN = {
+    "emr": "`main` is the unified model.",
+    "bitdelta": "`main` is the base.",
+    "low-rank": "`main` is the base.",
+    "lossless": "`main` is the base.",
+}
 
 
 def human_size(n: int) -> str:

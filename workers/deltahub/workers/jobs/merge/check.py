@@ -3,37 +3,33 @@
 import time
 from typing import Any, Final
 
-import numpy as np
-
-from deltahub.codecs._native import elect_unified
 from deltahub.codecs.dtypes import DType
 from deltahub.codecs.frames.base_choice import MIN_NEARNESS
-from deltahub.codecs.frames.encode import TensorSpec, encode_frame, split_frames
 from deltahub.codecs.frames.nearness import nearness, to_bf16
-from deltahub.codecs.masks.codec import DTYPES
 from deltahub.codecs.protocol import Effort
-from deltahub.codecs.words import WORD_KINDS
 from deltahub.methods.errors import CannotMerge
+from deltahub.methods.kinds.merge import COMPARE
 from deltahub.methods.merging.estimate import Estimate
-from deltahub.registry.results.inputs import InputModel
+from deltahub.registry.results.inputs import InputModel, InputTensor
 from deltahub.registry.results.stored import stored_bytes
-from deltahub.registry.results.tensors import UNNAMED
 from deltahub.registry.uploads.limits import require_room
 from deltahub.workers.compute.context import ComputeContext
 from deltahub.workers.jobs.merge.files import branch_files
 from deltahub.workers.jobs.merge.models import MAIN, MergeModels, load_models
-from deltahub.workers.jobs.merge.parts import BUFFER_BYTES, plan_of
+from deltahub.workers.jobs.merge.passes.measure import Tensors, measure
+from deltahub.workers.jobs.merge.passes.parts import BUFFER_BYTES
 
 # The largest tensors are sampled, at their middle.
 N_SAMPLED: Final = 8
 SAMPLE_BYTES: Final = 1 << 18
+SAMPLE_COLUMNS: Final = 256
 
 
 def check(context: ComputeContext, arguments: dict[str, Any]) -> dict[str, Any]:
     """Step: refuses models that cannot be merged, and estimates the rest.
 
-    {"sizes": name -> bytes of each merged tensor, "counts": name -> elements, "files": branch ->
-    paths to make, "estimate": Estimate}
+    {"counts": name -> elements of each merged tensor, "files": branch -> its safetensors files,
+    "files_bytes": of all fine-tunes, "estimate": Estimate}
     """
     models = load_models(context)
     _refuse_equal_models(models)
@@ -42,19 +38,22 @@ def check(context: ComputeContext, arguments: dict[str, Any]) -> dict[str, Any]:
     merged = {name: models.base.tensors[name] for name in models.plan.merged}
     branches = {MAIN: models.base, **models.tasks}
     return {
-        "counts": {name: tensor.ref.size // _itemsize(tensor.ref.dtype)
-                   for name, tensor in merged.items()},
-        "size": sum(tensor.ref.size for tensor in merged.values()),
+        "counts": {
+            name: tensor.ref.size // DType.from_name(tensor.ref.dtype).itemsize
+            for name, tensor in merged.items()
+        },
         "files": {
             ref: [file.path for file in branch_files(model) if file.recipe is not None]
             for ref, model in branches.items()
         },
+        "files_bytes": sum(
+            file.recipe.size
+            for model in models.tasks.values()
+            for file in model.files
+            if file.recipe is not None
+        ),
         "estimate": estimate.model_dump(mode="json"),
-    }  # fmt: skip
-
-
-def _itemsize(dtype: str) -> int:
-    return DType.from_name(dtype).itemsize
+    }
 
 
 def _refuse_equal_models(models: MergeModels) -> None:
@@ -79,53 +78,59 @@ def _refuse_equal_models(models: MergeModels) -> None:
 def _estimate(context: ComputeContext, models: MergeModels) -> Estimate:
     """Refuses models that are no fine-tunes of the base, by the same sample."""
     started = time.monotonic()
+    arguments = models.arguments
+    method = "emr" if arguments.method in (COMPARE, "lossless") else arguments.method
     names = [name for name in models.plan.merged if models.is_changed(name)]
     names.sort(key=lambda name: (-models.base.tensors[name].ref.size, name))
     near: dict[str, list[float]] = {task: [] for task in models.tasks}
-    sampled = unified = active = n = 0
+    sampled = main = branches = 0
     for name in names[:N_SAMPLED]:
-        base, tasks = models.inputs(name)
-        dtype = DType.from_name(base.ref.dtype)
-        assert dtype in DTYPES, "the plan merges no others"
-        count = min(base.ref.size, SAMPLE_BYTES) // dtype.itemsize
-        first = (base.ref.size // dtype.itemsize - count) // 2 * dtype.itemsize
-        words = []
-        for tensor in (base, *tasks):
-            out = memoryview(bytearray(count * dtype.itemsize))
-            context.reader.read_tensor_into(tensor.row, first, out)
-            words.append(out)
-        compared = to_bf16(dtype, words[0])
-        for task, each in zip(near, words[1:], strict=True):
-            near[task].append(float(nearness(to_bf16(dtype, each), compared)))
-        out = memoryview(bytearray(count * dtype.itemsize))
-        elect_unified(WORD_KINDS[dtype], words[0], [*words[1:]], out, context.threads)
-        spec = TensorSpec(UNNAMED, dtype, 1, count)
-        (part,) = split_frames(spec)
-        plan = plan_of(base.ref.tensor, dtype, part)
-        frame = encode_frame(spec, part, out, words[0], plan, "delta", context.threads, Effort.FAST)
-        kind = f"u{dtype.itemsize}"
-        active += int(np.count_nonzero(np.frombuffer(out, kind) != np.frombuffer(words[0], kind)))
-        sampled, unified, n = sampled + len(out), unified + len(frame), n + count
+        tensors = _sample(context, models, name)
+        compared = to_bf16(tensors.dtype, tensors.base)
+        for task, words in tensors.tasks.items():
+            near[task].append(float(nearness(to_bf16(tensors.dtype, words), compared)))
+        found = measure(arguments, method, tensors, Effort.FAST, context.threads)
+        sampled += len(tensors.base)
+        main += found.n_bytes.get(MAIN, 0)
+        branches += sum(n for ref, n in found.n_bytes.items() if ref != MAIN)
     _refuse_strangers(models, near)
     duration_s = time.monotonic() - started
     size = sum(models.base.tensors[name].ref.size for name in names)
-    changed = sum(
-        models.base.tensors[name].ref.size // _itemsize(models.base.tensors[name].ref.dtype)
-        for name in names
-    )
-    n_tasks = len(models.tasks)
-    share = size / max(sampled, 1)
+    n_tasks, share = len(models.tasks), size / max(sampled, 1)
+    now = sum(own_bytes(context, models, task) for task in models.tasks)
+    is_exact = arguments.lossless or arguments.method == "lossless"
+    has_main = arguments.method != "lossless"
     return Estimate(
+        method=arguments.method,
         n_tasks=n_tasks,
         merged_bytes=size,
-        fine_tunes_bytes=sum(own_bytes(context, models, task) for task in models.tasks),
-        unified_bytes=round(unified * share),
-        masks_bytes=round(n_tasks * changed * active / max(n, 1) / 8),
+        fine_tunes_bytes=now,
+        main_bytes=round(main * share) if has_main else 0,
+        branches_bytes=now if is_exact else round(branches * share),
+        lossy_bytes=round(branches * share) if arguments.lossless else None,
         read_bytes=size * (n_tasks + 1) + 3 * n_tasks * size,
         memory_bytes=BUFFER_BYTES + (400 << 20),
-        # The sample is elected and coded once; each branch is read, made and hashed as well.
+        # The sample is merged and coded once; each branch is read, made and hashed as well.
         seconds=round(duration_s * share * (1 + n_tasks / 2), 1),
     )
+
+
+def _sample(context: ComputeContext, models: MergeModels, name: str) -> Tensors:
+    """The middle of a tensor, as rows of a matrix."""
+    base, tasks = models.inputs(name)
+    dtype = DType.from_name(base.ref.dtype)
+    count = min(base.ref.size, SAMPLE_BYTES) // dtype.itemsize
+    columns = min(count, SAMPLE_COLUMNS)
+    count -= count % columns
+    first = (base.ref.size // dtype.itemsize - count) // 2 * dtype.itemsize
+
+    def read(tensor: InputTensor) -> memoryview:
+        out = memoryview(bytearray(count * dtype.itemsize))
+        context.reader.read_tensor_into(tensor.row, first, out)
+        return out
+
+    words = dict(zip(models.tasks, map(read, tasks), strict=True))
+    return Tensors(name, dtype, (count // columns, columns), read(base), words)
 
 
 def own_bytes(context: ComputeContext, models: MergeModels, task: str) -> int:

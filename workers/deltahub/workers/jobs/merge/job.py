@@ -1,85 +1,128 @@
 """The job `merge`: its steps, in their order.
 
 1. Check the models, and estimate the cost.
-2. Unify, a pack of tensors at a time (unify.py), which also gives each task's sums.
-3. Make each branch's tensors as masks (mask.py), and its files, which have to be hashed (files.py).
+2. Make the tensors, a pack at a time (passes/): emr elects the unified model (unify.py) and then
+   makes each branch's tensors as masks (mask.py); other methods make those of main, or of all
+   branches (make.py); lossless makes none; compare runs all and stores nothing (compare.py).
+3. Make the files with these tensors, which have to be hashed (files.py).
 4. Publish the repository with all branches at once (publish.py).
 
 Steps record content ids and sums, never bytes: a killed job goes on at its first unfinished step.
-result {"name", "commit", "report"}, or {"estimate"} of a dry run.
+result {"name", "commit", "report"}, {"estimate"} of a dry run, or {"comparison", "picture"}.
 """
 
 from typing import Any, Final
 
-from deltahub.methods.kinds.merge import MergeArguments
+from deltahub.methods.kinds.merge import COMPARE, MergeArguments
 from deltahub.methods.merging import emr
 from deltahub.methods.merging.estimate import Estimate
 from deltahub.workers.context import JobContext
+from deltahub.workers.jobs.merge.compared import compared
 from deltahub.workers.jobs.merge.sums import sums_of_json
 
 _HERE: Final = "deltahub.workers.jobs.merge"
+_PASSES: Final = f"{_HERE}.passes"
+_MAIN: Final = "main"
+# Shares of the job: until the models are checked, and until all but publishing is done.
+_CHECKED, _MADE = 0.02, 0.98
+
+Tensors = dict[str, dict[str, str]]
+"""branch -> name -> content id in hex of the tensors that were made"""
+
+AllSums = dict[str, list[list[float]]]
+"""name -> task -> as Sums.to_list"""
 
 
 def merge(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
     """Run the job. payload: as registry/results/asked.py writes it."""
     arguments = MergeArguments.model_validate(payload["arguments"])
-    checked = context.compute("check the models", f"{_HERE}.check:check", {}, (0, 0.02))
+    checked = context.compute("check the models", f"{_HERE}.check:check", {}, (0, _CHECKED))
     estimate = Estimate.model_validate(checked["estimate"])
-    context.step("tell the cost", lambda: _tell(context, estimate))
+    if arguments.method == COMPARE:
+        return _compare(context, arguments, checked)
+    context.step("tell the cost", lambda: _tell(context, estimate.sentences()))
     if arguments.dry_run:
         return {"estimate": checked["estimate"]}
-    tasks: list[str] = [ref for ref in checked["files"] if ref != "main"]
+    tasks: list[str] = [ref for ref in checked["files"] if ref != _MAIN]
     # A branch is read, made, hashed and written: about as much work as a pass over one more model.
-    share = 0.96 / (2 + len(tasks) + 1)
-
-    unified: dict[str, str] = {}
-    sums: dict[str, list[list[float]]] = {}
-    first: int | None = 0
-    while first is not None:
-        done = context.compute(
-            f"unify from {first}",
-            f"{_HERE}.unify:unify",
-            {"first": first},
-            (0.02, 0.02 + 2 * share),
-        )
-        for name, (content, each) in done["tensors"].items():
-            unified[name], sums[name] = content, each
-        first = done["next"]
-
-    masks: dict[str, dict[str, str]] = {}
+    share = (_MADE - _CHECKED) / (2 + len(tasks) + 1)
+    passed = _CHECKED + 2 * share
+    if arguments.method == "emr":
+        tensors, sums = _unify(context, (_CHECKED, passed))
+    elif arguments.method == "lossless":
+        tensors, sums = {}, {}
+    else:
+        tensors, sums = _make(context, (_CHECKED, passed))
     files: dict[str, dict[str, int]] = {}
-    at = 0.02 + 2 * share
+    at = passed
     for number, task in enumerate(tasks):
-        scales = emr.scales(arguments.rescaler, sums_of_json(checked["counts"], sums, number))
-        masks[task] = {}
-        first = 0
-        while first is not None:
-            step = {"task": task, "first": first, "unified": unified, "scales": scales}
+        if arguments.method == "emr" and not arguments.lossless:
+            of_task = sums_of_json(checked["counts"], sums, number)
+            scales = emr.scales(arguments.rescaler, of_task)
             span = (at, at + share / 2)
-            done = context.compute(f"branch {task} from {first}", f"{_HERE}.mask:mask", step, span)
-            masks[task] |= done["tensors"]
-            first = done["next"]
-        files[task] = _make_files(
-            context, task, checked["files"][task], masks[task], (at + share / 2, at + share)
-        )
+            tensors[task] = _mask(context, task, tensors[_MAIN], scales, span)
         at += share
-    files["main"] = _make_files(
-        context, "main", checked["files"]["main"], unified, (at, at + share)
+        if task in tensors:
+            span = (at - share / 2, at)
+            paths = checked["files"][task]
+            files[task] = _make_files(context, task, paths, tensors[task], span)
+    if _MAIN in tensors:
+        paths = checked["files"][_MAIN]
+        files[_MAIN] = _make_files(context, _MAIN, paths, tensors[_MAIN], (at, _MADE))
+    made = {"counts": checked["counts"], "sums": sums, "tensors": tensors, "files": files}
+    result: dict[str, Any] = context.compute(
+        "publish", f"{_HERE}.publish:publish", made, (_MADE, 1)
     )
-    made = {
-        "counts": checked["counts"],
-        "unified": unified,
-        "sums": sums,
-        "masks": masks,
-        "files": files,
-    }
-    result: dict[str, Any] = context.compute("publish", f"{_HERE}.publish:publish", made, (0.98, 1))
     return result
 
 
-def _tell(context: JobContext, estimate: Estimate) -> None:
-    for sentence in estimate.sentences():
+def _tell(context: JobContext, sentences: list[str]) -> None:
+    for sentence in sentences:
         context.log(sentence)
+
+
+def _unify(context: JobContext, share: tuple[float, float]) -> tuple[Tensors, AllSums]:
+    unified: dict[str, str] = {}
+    sums: AllSums = {}
+    first: int | None = 0
+    while first is not None:
+        step = {"first": first}
+        done = context.compute(f"unify from {first}", f"{_PASSES}.unify:unify", step, share)
+        for name, (content, each) in done["tensors"].items():
+            unified[name], sums[name] = content, each
+        first = done["next"]
+    return {_MAIN: unified}, sums
+
+
+def _make(context: JobContext, share: tuple[float, float]) -> tuple[Tensors, AllSums]:
+    tensors: Tensors = {}
+    sums: AllSums = {}
+    first: int | None = 0
+    while first is not None:
+        step = {"first": first}
+        done = context.compute(f"merge from {first}", f"{_PASSES}.make:make", step, share)
+        for ref, contents in done["tensors"].items():
+            tensors.setdefault(ref, {}).update(contents)
+        sums |= done["sums"]
+        first = done["next"]
+    return tensors, sums
+
+
+def _mask(
+    context: JobContext,
+    task: str,
+    unified: dict[str, str],
+    scales: dict[str, float],
+    share: tuple[float, float],
+) -> dict[str, str]:
+    made: dict[str, str] = {}
+    first: int | None = 0
+    while first is not None:
+        step = {"task": task, "first": first, "unified": unified, "scales": scales}
+        done = context.compute(f"branch {task} from {first}", f"{_PASSES}.mask:mask", step, share)
+        made |= done["tensors"]
+        first = done["next"]
+    return made
 
 
 def _make_files(
@@ -92,7 +135,27 @@ def _make_files(
     rows = {}
     for path in paths:
         step = {"ref": ref, "path": path, "tensors": tensors}
-        rows[path] = context.compute(
-            f"file {path} of {ref}", f"{_HERE}.files:make_file", step, share
-        )
+        name = f"file {path} of {ref}"
+        rows[path] = context.compute(name, f"{_HERE}.files:make_file", step, share)
     return rows
+
+
+def _compare(
+    context: JobContext, arguments: MergeArguments, checked: dict[str, Any]
+) -> dict[str, Any]:
+    n_bytes: dict[str, dict[str, int]] = {}
+    sums: dict[str, AllSums] = {}
+    first: int | None = 0
+    while first is not None:
+        step = {"first": first}
+        span = (_CHECKED, _MADE)
+        done = context.compute(f"compare from {first}", f"{_PASSES}.compare:compare", step, span)
+        for method, found in done["bytes"].items():
+            known = n_bytes.setdefault(method, {})
+            for ref, n in found.items():
+                known[ref] = known.get(ref, 0) + n
+            sums.setdefault(method, {}).update(done["sums"][method])
+        first = done["next"]
+    result, lines = compared(arguments, checked, n_bytes, sums)
+    context.step("tell the frontier", lambda: _tell(context, lines))
+    return result

@@ -19,6 +19,7 @@ from deltahub.workers.compute.context import ComputeContext
 from deltahub.workers.jobs.merge.check import own_bytes
 from deltahub.workers.jobs.merge.files import CARD, REPORT, branch_files, model_of
 from deltahub.workers.jobs.merge.models import MAIN, MergeModels, load_models
+from deltahub.workers.jobs.merge.passes.outcomes import STATIC_METHODS
 from deltahub.workers.jobs.merge.sums import sums_of_json
 
 # A scale above this says that other tasks dominate.
@@ -28,47 +29,45 @@ LARGE_SCALE = 2.0
 def publish(context: ComputeContext, arguments: dict[str, Any]) -> dict[str, Any]:
     """Step: writes report and cards, and makes the repository with all branches at once.
 
-    arguments: unified: name -> content id, sums: task -> name -> sums, masks: task -> name ->
-    content id, files: branch -> path -> row. {"name", "commit", "report"}
+    arguments: counts: name -> elements, sums: name -> task -> as Sums.to_list, tensors: branch ->
+    name -> content id of made tensors, files: branch -> path -> row. {"name", "commit", "report"}
     """
     models = load_models(context)
-    report = _report(context, models, arguments)
     name = models.arguments.name
+    assert name is not None, "the schema asks for a name of all methods but compare"
+    report = _report(context, models, arguments)
     grant = models.granted
+    refs = [MAIN] if models.arguments.method in STATIC_METHODS else [MAIN, *models.tasks]
     result = Result(
         name,
         grant.is_private,
         "merge",
         (f"{models.base.name}@{models.base.commit}", models.base.revision_id),
-        [
-            _branch(models, report, ref, arguments["files"].get(ref, {}))
-            for ref in (MAIN, *models.tasks)
-        ],
+        [_branch(models, report, name, ref, arguments["files"].get(ref, {})) for ref in refs],
     )
     commit = results.publish(context.registry, grant.caller, context.job_id, result)
     return {"name": name, "commit": commit, "report": report.model_dump(mode="json")}
 
 
-def _branch(models: MergeModels, report: MergeReport, ref: str, made: Mapping[str, int]) -> Branch:
-    files = {
-        file.path: made.get(file.path, file.row) for file in branch_files(model_of(models, ref))
-    }
+def _branch(
+    models: MergeModels, report: MergeReport, name: str, ref: str, made: Mapping[str, int]
+) -> Branch:
+    kept = branch_files(model_of(models, ref))
+    files = {file.path: made.get(file.path, file.row) for file in kept}
     names = [model.name for model in models.tasks.values()]
-    name = models.arguments.name
     if ref == MAIN:
-        body = to_markdown(report, name)
         texts = {
-            CARD: _card(models.base.name, body),
+            CARD: _card(models.base.name, to_markdown(report, name)),
             REPORT: (json.dumps(report.model_dump(mode="json"), indent=1) + "\n").encode(),
         }
         parents = [model.revision_id for model in models.tasks.values()]
         return Branch(ref, f"Merge {', '.join(names)}", files, texts, parents)
     (task,) = [each for each in report.tasks if each.branch == ref]
     fine_tune = models.tasks[ref]
+    error = "It is exact." if task.is_exact else f"Its relative error is {task.relative_error:.3f}."
     body = (
-        f"# {name}@{ref}\n\nThe task {ref} of a merge: `{fine_tune.name}`, rebuilt from the unified"
-        f" model with a mask and a scale. Its relative error is {task.relative_error:.3f}. The card"
-        " of `main` tells of all tasks.\n"
+        f"# {name}@{ref}\n\nThe task {ref} of a merge ({report.method}) of `{fine_tune.name}` and"
+        f" others. {error} The card of `main` tells of all tasks.\n"
     )
     texts = {CARD: _card(models.base.name, body)}
     return Branch(ref, f"The task {ref}", files, texts, [fine_tune.revision_id])
@@ -82,45 +81,62 @@ def _card(base: str, body: str) -> bytes:
 def _report(
     context: ComputeContext, models: MergeModels, arguments: Mapping[str, Any]
 ) -> MergeReport:
+    given = models.arguments
     domain = models.granted.domain_id
-    rescaler = models.arguments.rescaler
     counts: dict[str, int] = arguments["counts"]
+    made: dict[str, dict[str, str]] = arguments["tensors"]
     base = {tensor.ref.tensor.hex() for tensor in models.base.tensors.values()}
-    unified = set(arguments["unified"].values()) - base
+    main = set(made.get(MAIN, {}).values()) - base
+    is_exact = given.lossless or given.method == "lossless"
+    is_static = given.method in STATIC_METHODS
     tasks, warnings = [], []
     for number, (task, model) in enumerate(models.tasks.items()):
-        sums = sums_of_json(counts, arguments["sums"], number)
-        scales = emr.scales(rescaler, sums)
-        error, cosine = fidelity(sums, scales)
-        total = emr.add_sums(list(sums.values()))
-        own = set(arguments["masks"][task].values()) - base - unified
-        values = set(scales.values())
-        if max(values) > LARGE_SCALE:
-            warnings.append(
-                f"{task}: its scale is {max(values):.2f}, so other tasks dominate the merge"
-            )
-        tasks.append(
-            TaskReport(
-                branch=task,
-                model=f"{model.name}@{model.commit}",
-                scale=values.pop() if len(values) == 1 else None,
-                relative_error=error,
-                cosine=cosine,
-                mask_share=total.n_masked / total.size,
-                changed_share=total.n_changed / total.size,
-                kept_tensors=len(models.plan.kept[task]),
-                fine_tune_bytes=own_bytes(context, models, task),
-                mask_bytes=stored_bytes(context.registry, domain, own),
-                worst=worst_tensors(sums, scales),
-            )
+        own = set(made.get(task, {}).values()) - base - main
+        kept = models.plan.kept[task]
+        report = TaskReport(
+            branch=MAIN if is_static else task,
+            model=f"{model.name}@{model.commit}",
+            is_exact=is_exact,
+            kept_tensors=len(kept),
+            fine_tune_bytes=own_bytes(context, models, task),
+            branch_bytes=stored_bytes(context.registry, domain, own),
         )
+        if is_static and kept:
+            warnings.append(
+                f"{len(kept)} tensors of {model.name} are not merged, such as {min(kept)}: main has"
+                " the base's"
+            )
+        if not is_exact:
+            sums = sums_of_json(counts, arguments["sums"], number)
+            is_emr = given.method == "emr"
+            scales = emr.scales(given.rescaler, sums) if is_emr else dict.fromkeys(sums, 1.0)
+            error, cosine = fidelity(sums, scales)
+            total = emr.add_sums(list(sums.values()))
+            values = set(scales.values())
+            if max(values) > LARGE_SCALE:
+                warnings.append(
+                    f"{task}: its scale is {max(values):.2f}, so other tasks dominate the merge"
+                )
+            report = report.model_copy(
+                update={
+                    "relative_error": error,
+                    "cosine": cosine,
+                    "scale": values.pop() if is_emr and len(values) == 1 else None,
+                    "mask_share": total.n_masked / total.size if is_emr else None,
+                    "changed_share": total.n_changed / total.size,
+                    "worst": worst_tensors(sums, scales),
+                }
+            )
+        tasks.append(report)
     return MergeReport(
-        method=models.arguments.method,
-        rescaler=rescaler,
+        method=given.method,
+        rescaler=given.rescaler if given.method == "emr" else None,
         base=f"{models.base.name}@{models.base.commit}",
         fine_tunes_bytes=sum(task.fine_tune_bytes for task in tasks),
-        unified_bytes=stored_bytes(context.registry, domain, unified),
-        masks_bytes=sum(task.mask_bytes for task in tasks),
+        main_bytes=stored_bytes(context.registry, domain, main),
+        branches_bytes=sum(
+            task.fine_tune_bytes if is_exact else task.branch_bytes for task in tasks
+        ),
         merged_tensors=len(counts),
         merged_elements=sum(counts.values()),
         warnings=warnings,

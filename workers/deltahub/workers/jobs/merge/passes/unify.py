@@ -11,7 +11,7 @@ from deltahub.registry.results.inputs import InputTensor
 from deltahub.registry.results.tensors import MadePack, MadeTensor
 from deltahub.workers.compute.context import ComputeContext
 from deltahub.workers.jobs.merge.models import MergeModels, load_models
-from deltahub.workers.jobs.merge.parts import PartReader, plan_of
+from deltahub.workers.jobs.merge.passes.parts import PartReader, plan_of
 
 
 @dataclass(frozen=True)

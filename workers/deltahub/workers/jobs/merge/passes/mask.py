@@ -14,7 +14,7 @@ from deltahub.registry.results.stored import stored_tensors
 from deltahub.registry.results.tensors import MadePack, MadeTensor
 from deltahub.workers.compute.context import ComputeContext
 from deltahub.workers.jobs.merge.models import MergeModels, load_models
-from deltahub.workers.jobs.merge.parts import PartReader, plan_of
+from deltahub.workers.jobs.merge.passes.parts import PartReader, plan_of
 
 
 def mask(context: ComputeContext, arguments: dict[str, Any]) -> dict[str, Any]:

@@ -68,6 +68,17 @@ class PartReader:
                 read_words = dict(zip(rows, pool.map(read, rows), strict=True))
                 yield Part(part, [read_words[tensor.row] for tensor in self._tensors])
 
+    def whole(self) -> Iterator[Part]:
+        """The whole tensor as one part, which may be larger than a frame."""
+        size = self.spec.size_bytes
+        rows = dict.fromkeys(tensor.row for tensor in self._tensors)
+        words = {row: memoryview(bytearray(size)) for row in rows}
+        for row, out in words.items():
+            self._context.reader.read_tensor_into(row, 0, out)
+        if self.spec.count:
+            part = FrameRange(0, self.spec.count, self.spec.rows, self.spec.columns)
+            yield Part(part, [words[tensor.row] for tensor in self._tensors])
+
     def check_finite(self, words: memoryview, name: str, model: str) -> None:
         """CannotMerge, which names tensor and model, for words that are infinite or NaN."""
         n = count_infinite(self.kind, words)

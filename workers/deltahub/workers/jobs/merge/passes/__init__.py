@@ -1,0 +1,1 @@
+"""The passes over the tensors of a merge: what is read, made and stored."""
