@@ -257,7 +257,7 @@ def factor_bits(values: Annotated[NDArray[numpy.int16], dict(shape=(None, None),
 
 def count_infinite(kind: int, words: bytes | bytearray | memoryview) -> int:
     """
-    How many words are infinite or NaN. kind: see words.WORD_KINDS; 0 to 3, here and below.
+    How many words are infinite or NaN. kind: see words.WORD_KINDS; 0 to 5, here and below.
     """
 
 def widen_words(kind: int, words: bytes | bytearray | memoryview, out: numpy.typing.NDArray[numpy.float64]) -> None:

@@ -38,7 +38,7 @@ class DefaultFloats {
   std::fenv_t before_;
 };
 
-constexpr std::size_t word_bytes[] = {8, 4, 2, 2};
+constexpr std::size_t word_bytes[n_float_kinds] = {8, 4, 2, 2, 1, 1};
 // Words that one thread takes at a time. Sums are added in the order of these parts.
 constexpr std::size_t part_words = 1 << 16;
 
@@ -184,7 +184,7 @@ void decode_mask(int kind, const Bytes& base, const Bytes& unified,
 void bind_masks(nb::module_& m) {
   m.def("count_infinite", &count_infinite, "kind"_a, "words"_a,
         nb::sig("def count_infinite(kind: int, words: " BUFFER ") -> int"),
-        "How many words are infinite or NaN. kind: see words.WORD_KINDS; 0 to 3, here and below.");
+        "How many words are infinite or NaN. kind: see words.WORD_KINDS; 0 to 5, here and below.");
   m.def("widen_words", &widen_words, "kind"_a, "words"_a, "out"_a.noconvert(),
         nb::sig("def widen_words(kind: int, words: " BUFFER
                 ", out: numpy.typing.NDArray[numpy.float64]) -> None"),

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from deltahub.codecs import BasePlan, BaseSegment, DType, cast, encode_frame, split_frames
 from deltahub.codecs._native import elect_unified, merge_task
@@ -12,7 +13,8 @@ from deltahub.codecs.ids import tensor_id
 from deltahub.codecs.masks.codec import Masks
 from deltahub.codecs.words import WORD_KINDS
 
-FLOATS = [DType.F64, DType.F32, DType.F16, DType.BF16]
+FLOATS = [dtype for dtype in DType if dtype.is_float]
+F8 = {DType.F8_E4M3: torch.float8_e4m3fn, DType.F8_E5M2: torch.float8_e5m2}
 
 
 @dataclass
@@ -34,12 +36,18 @@ class Merge:
 
 
 def words_of(dtype: DType, values: np.ndarray) -> bytes:
+    if dtype in F8:
+        words = torch.from_numpy(values.astype("<f4")).to(F8[dtype])
+        return words.view(torch.uint8).numpy().tobytes()
     out = bytearray(values.size * dtype.itemsize)
     cast(values.astype("<f8").tobytes(), DType.F64, dtype, memoryview(out))
     return bytes(out)
 
 
 def values_of(dtype: DType, words: bytes) -> np.ndarray:
+    if dtype in F8:
+        raw = torch.frombuffer(bytearray(words), dtype=torch.uint8)
+        return np.asarray(raw.view(F8[dtype]).double().numpy())
     out = bytearray(len(words) // dtype.itemsize * 8)
     cast(words, dtype, DType.F64, memoryview(out))
     return np.frombuffer(out, "<f8")
@@ -55,7 +63,8 @@ def random_merge(dtype: DType, count: int, n_tasks: int = 3, seed: int = 0) -> M
     """Fine-tunes of random weights, each of which leaves a fifth of them as they are."""
     random = np.random.default_rng(seed)
     base = random.normal(size=count) * 0.02
-    moves = random.normal(size=(n_tasks, count)) * 0.003 * (random.random((n_tasks, count)) < 0.8)
+    size = 0.02 if dtype in F8 else 0.003  # steps of F8 are long
+    moves = random.normal(size=(n_tasks, count)) * size * (random.random((n_tasks, count)) < 0.8)
     rounded = words_of(dtype, base)
     near = values_of(dtype, rounded)
     return merge_of(dtype, rounded, [words_of(dtype, near + move) for move in moves])

@@ -29,7 +29,7 @@ from deltahub.codecs.protocol import BlockMode, Buffer, Effort, EncodedBody, Geo
 from deltahub.codecs.words import WORD_KINDS
 from deltahub.codecs.zstd import zstd_header
 
-DTYPES: Final = frozenset({DType.F64, DType.F32, DType.F16, DType.BF16})
+DTYPES: Final = frozenset(dtype for dtype in DType if dtype.is_float)
 BLOCK_ELEMENTS: Final = 1 << 18
 # How a coded block's bits are stored, its first byte after the guard.
 ALL_ONES, PACKED, COMPRESSED = 1, 2, 3

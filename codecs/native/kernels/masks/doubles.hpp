@@ -10,12 +10,26 @@
 DELTAHUB_BEGIN
 namespace {
 
+// The magnitude from which on words are not finite. F8_E4M3 has no infinity, and one NaN.
+template <class Words>
+inline constexpr std::uint64_t first_infinite =
+    std::uint64_t((1u << Words::exponent_bits) - 1) << Words::mantissa_bits;
+template <>
+inline constexpr std::uint64_t first_infinite<F8E4M3Words> = 0x7f;
+
 // The value of a finite word; exact.
 template <class Words>
 inline double widened(typename Words::Word word) {
-  if constexpr (Words::word_bits == 64)
-    return std::bit_cast<double>(word);
-  else
+  if constexpr (Words::word_bits == 64) return std::bit_cast<double>(word);
+  // A byte has the form of an F16 word with fewer mantissa bits, and another bias.
+  if constexpr (Words::word_bits == 8) {
+    constexpr int shift = F16Words::mantissa_bits - Words::mantissa_bits;
+    constexpr int bias = middle_exponent<F16Words> - middle_exponent<Words>;
+    const std::uint32_t wide =
+        std::uint32_t(word & 0x7f) << shift | std::uint32_t(word & 0x80) << 8;
+    return double(number<F16Words>(wide)) * double(1 << bias);
+  }
+  if constexpr (Words::word_bits == 16 || Words::word_bits == 32)
     return double(number<Words>(word));
 }
 
@@ -25,8 +39,7 @@ template <class Words>
 inline typename Words::Word narrowed(double value) {
   using Word = typename Words::Word;
   constexpr int mantissa_bits = Words::mantissa_bits;
-  constexpr std::uint64_t infinity = std::uint64_t((1u << Words::exponent_bits) - 1)
-                                     << mantissa_bits;
+  constexpr std::uint64_t infinity = first_infinite<Words>;
   constexpr std::uint64_t quiet_nan = infinity | std::uint64_t(1) << (mantissa_bits - 1);
   const auto bits = std::bit_cast<std::uint64_t>(value);
   const std::uint64_t magnitude = bits & low_masks[63];

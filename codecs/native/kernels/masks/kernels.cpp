@@ -28,10 +28,10 @@ struct At {
 template <class Words>
 std::size_t count_infinite(const std::uint8_t* words, std::size_t n) {
   using Word = typename Words::Word;
-  constexpr Word infinity = Word(Word((1u << Words::exponent_bits) - 1) << Words::mantissa_bits);
+  constexpr Word magnitude = Word(Words::top - 1);
   std::size_t found = 0;
   for (std::size_t j = 0; j < n; ++j)
-    found += (At<Words>::word(words, j) & infinity) == infinity;
+    found += Word(At<Words>::word(words, j) & magnitude) >= Word(first_infinite<Words>);
   return found;
 }
 
@@ -223,7 +223,8 @@ namespace deltahub {
 #define DELTAHUB_MASKS_OF(isa) isa##_masks
 #define DELTAHUB_MASKS(isa) DELTAHUB_MASKS_OF(isa)
 #define DELTAHUB_OF_FLOATS(kernel) \
-  {kernel<F64Words>, kernel<F32Words>, kernel<F16Words>, kernel<Bf16Words>}
+  {kernel<F64Words>,  kernel<F32Words>,    kernel<F16Words>, \
+   kernel<Bf16Words>, kernel<F8E4M3Words>, kernel<F8E5M2Words>}
 
 const MaskKernels DELTAHUB_MASKS(DELTAHUB_ISA) = {
     .widen = DELTAHUB_OF_FLOATS(widen),

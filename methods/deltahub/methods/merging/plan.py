@@ -8,7 +8,9 @@ from typing import Final
 from deltahub.codecs.frames.base_choice import TensorInfo
 from deltahub.methods.errors import CannotMerge
 
-MERGEABLE: Final = ("F64", "F32", "F16", "BF16")
+# Dtypes that are cast to each other, where a fine-tune has another one than the base.
+CASTABLE: Final = ("F64", "F32", "F16", "BF16")
+MERGEABLE: Final = (*CASTABLE, "F8_E4M3", "F8_E5M2")
 # Below this share of the base's elements the models have too little in common to be fine-tunes.
 MIN_SHARED: Final = 0.5
 
@@ -27,17 +29,19 @@ def plan_merge(
     base: Mapping[str, TensorInfo],
     tasks: Mapping[str, Mapping[str, TensorInfo]],
     exclude: Sequence[str],
+    reasons: Mapping[str, str] | None = None,
 ) -> MergePlan:
-    """The plan for these models. exclude: regular expressions, searched in tensor names.
+    """The plan for these models. exclude: regular expressions, searched in tensor names. reasons:
+    names of tensors that cannot be merged for what they hold, and why.
 
-    Floating-point tensors that base and all tasks have, with one dtype and shape, are merged; all
-    others stay with their task. CannotMerge if models of one base do not look like this.
+    Floating-point tensors that base and all tasks have, with one shape, are merged; all others stay
+    with their task. CannotMerge if models of one base do not look like this.
     """
     patterns = [_compiled(pattern) for pattern in exclude]
     merged = []
     why: dict[str, str] = {}
     for name, info in base.items():
-        reason = _reason(info, tasks, patterns)
+        reason = (reasons or {}).get(name) or _reason(info, tasks, patterns)
         if reason is None:
             merged.append(name)
         else:
@@ -78,7 +82,7 @@ def _reason(
             return f"{task} has no such tensor"
         if other.shape != info.shape:
             return f"{task} has shape {list(other.shape)}, the base {list(info.shape)}"
-        if other.dtype != info.dtype:
+        if other.dtype != info.dtype and not {other.dtype, info.dtype} <= {*CASTABLE}:
             return f"{task} has dtype {other.dtype}, the base {info.dtype}"
     return None
 

@@ -3,10 +3,15 @@
 import time
 from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
+
+from deltahub.codecs._native import widen_words
 from deltahub.codecs.dtypes import DType
 from deltahub.codecs.frames.base_choice import MIN_NEARNESS
-from deltahub.codecs.frames.nearness import nearness, to_bf16
+from deltahub.codecs.frames.nearness import U16, nearness, to_bf16
 from deltahub.codecs.protocol import Effort
+from deltahub.codecs.words import WORD_KINDS
 from deltahub.methods.errors import CannotMerge
 from deltahub.methods.kinds.merge import COMPARE
 from deltahub.methods.merging.estimate import Estimate
@@ -17,7 +22,7 @@ from deltahub.workers.compute.context import ComputeContext
 from deltahub.workers.jobs.merge.files import branch_files
 from deltahub.workers.jobs.merge.models import MAIN, MergeModels, load_models
 from deltahub.workers.jobs.merge.passes.measure import Tensors, measure
-from deltahub.workers.jobs.merge.passes.parts import BUFFER_BYTES
+from deltahub.workers.jobs.merge.passes.parts import BUFFER_BYTES, read_elements
 
 # The largest tensors are sampled, at their middle.
 N_SAMPLED: Final = 8
@@ -86,9 +91,9 @@ def _estimate(context: ComputeContext, models: MergeModels) -> Estimate:
     sampled = main = branches = 0
     for name in names[:N_SAMPLED]:
         tensors = _sample(context, models, name)
-        compared = to_bf16(tensors.dtype, tensors.base)
+        compared = _bf16(tensors.dtype, tensors.base)
         for task, words in tensors.tasks.items():
-            near[task].append(float(nearness(to_bf16(tensors.dtype, words), compared)))
+            near[task].append(float(nearness(_bf16(tensors.dtype, words), compared)))
         found = measure(arguments, method, tensors, Effort.FAST, context.threads)
         sampled += len(tensors.base)
         main += found.n_bytes.get(MAIN, 0)
@@ -115,6 +120,13 @@ def _estimate(context: ComputeContext, models: MergeModels) -> Estimate:
     )
 
 
+def _bf16(dtype: DType, words: memoryview) -> U16:
+    """The words as BF16, by way of doubles, because F8 words are not cast otherwise."""
+    values: npt.NDArray[np.float64] = np.empty(len(words) // dtype.itemsize, np.float64)
+    widen_words(WORD_KINDS[dtype], words, values)
+    return to_bf16(DType.F64, values.data.cast("B"))
+
+
 def _sample(context: ComputeContext, models: MergeModels, name: str) -> Tensors:
     """The middle of a tensor, as rows of a matrix."""
     base, tasks = models.inputs(name)
@@ -122,12 +134,10 @@ def _sample(context: ComputeContext, models: MergeModels, name: str) -> Tensors:
     count = min(base.ref.size, SAMPLE_BYTES) // dtype.itemsize
     columns = min(count, SAMPLE_COLUMNS)
     count -= count % columns
-    first = (base.ref.size // dtype.itemsize - count) // 2 * dtype.itemsize
+    first = (base.ref.size // dtype.itemsize - count) // 2
 
     def read(tensor: InputTensor) -> memoryview:
-        out = memoryview(bytearray(count * dtype.itemsize))
-        context.reader.read_tensor_into(tensor.row, first, out)
-        return out
+        return read_elements(context, tensor, dtype, first, count)
 
     words = dict(zip(models.tasks, map(read, tasks), strict=True))
     return Tensors(name, dtype, (count // columns, columns), read(base), words)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from deltahub.codecs.frames.base_choice import TensorInfo
+from deltahub.methods.errors import CannotMerge
 from deltahub.methods.kinds.merge import MergeArguments
 from deltahub.methods.merging.plan import MergePlan, plan_merge
 from deltahub.registry.errors import InvalidRequest
@@ -61,12 +62,46 @@ def load_models(context: ComputeContext) -> MergeModels:
     ]
     names = task_names(arguments, [model.name for model in fine_tunes])
     tasks = dict(zip(names, fine_tunes, strict=True))
-    plan = plan_merge(
-        _infos(base), {name: _infos(model) for name, model in tasks.items()}, arguments.exclude
-    )
+    infos = {name: _infos(model) for name, model in tasks.items()}
+    plan = plan_merge(_infos(base), infos, arguments.exclude, _other_scales(base, tasks))
+    _check_dtypes(arguments, base, tasks, plan)
     models = MergeModels(arguments, grant, base, tasks, plan)
     context.memo["models"] = models
     return models
+
+
+def _other_scales(base: InputModel, tasks: Mapping[str, InputModel]) -> dict[str, str]:
+    """FP8 tensors whose scales are not the same in all models, and these scales: why not merged.
+
+    The elements of an FP8 tensor mean something only times the scales in a tensor beside it.
+    """
+    found = {}
+    for name, tensor in base.tensors.items():
+        if not tensor.ref.dtype.startswith("F8_"):
+            continue
+        for scale in [each for each in base.tensors if each.startswith(f"{name}_scale")]:
+            same = base.tensors[scale].ref.tensor
+            others = (task.tensors.get(scale) for task in tasks.values())
+            if all(other is not None and other.ref.tensor == same for other in others):
+                continue
+            found[name] = f"its FP8 scales in {scale} are not the same in all models"
+            found[scale] = f"it scales {name}, which is not merged"
+    return found
+
+
+def _check_dtypes(
+    arguments: MergeArguments, base: InputModel, tasks: Mapping[str, InputModel], plan: MergePlan
+) -> None:
+    """CannotMerge if a method that makes each branch's tensors meets several dtypes."""
+    if arguments.method not in ("bitdelta", "low-rank"):
+        return
+    for task, name in ((task, name) for task in tasks.values() for name in plan.merged):
+        own, other = base.tensors[name].ref.dtype, task.tensors[name].ref.dtype
+        if own != other:
+            raise CannotMerge(
+                f"{name} of {task.title} has dtype {other}, and the base's {own}:"
+                f" {arguments.method} takes models of one dtype; emr takes both"
+            )
 
 
 def task_names(arguments: MergeArguments, models: Sequence[str]) -> list[str]:

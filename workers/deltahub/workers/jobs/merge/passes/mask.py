@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from deltahub.codecs._native import merge_task
+from deltahub.codecs.dtypes import DType
 from deltahub.codecs.frames.base_plan import join_plans
 from deltahub.codecs.frames.encode import encode_frame
 from deltahub.codecs.masks.codec import Masks
@@ -67,9 +68,11 @@ def _mask_tensor(
     task, name = place
     base, content, unified = inputs
     tuned = models.tasks[task].tensors[name]
-    if tuned.ref.tensor == base.ref.tensor or content == base.ref.tensor:
+    own = DType.from_name(base.ref.dtype)
+    is_unmoved = tuned.ref.tensor == base.ref.tensor or content == base.ref.tensor
+    if is_unmoved and tuned.ref.dtype == base.ref.dtype:
         return base.ref.tensor
-    reader = PartReader(context, [base, unified, tuned])
+    reader = PartReader(context, [base, unified, tuned], dtype_of=tuned)
     dtype = reader.spec.dtype
     with MadeTensor(context.registry) as made:
         for part in reader.parts(n_more_buffers=5):
@@ -85,7 +88,7 @@ def _mask_tensor(
             both = memoryview(bytearray(2 * len(near)))
             both[: len(near)], both[len(near) :] = near, whole
             plan = join_plans(
-                [plan_of(each, dtype, part.range) for each in (base.ref.tensor, content)]
+                [plan_of(each, dtype, part.range, own) for each in (base.ref.tensor, content)]
             )
             frame = encode_frame(
                 reader.spec, part.range, out, both, plan, Masks(scale), context.threads

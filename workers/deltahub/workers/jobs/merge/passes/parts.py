@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from deltahub.codecs._native import count_infinite
+from deltahub.codecs.casts import cast
 from deltahub.codecs.dtypes import DType
 from deltahub.codecs.frames.base_plan import BasePlan, BaseSegment
 from deltahub.codecs.frames.encode import FrameRange, TensorSpec, split_frames, tensor_spec
@@ -31,9 +32,24 @@ def parts_of(spec: TensorSpec, n_buffers: int) -> list[FrameRange]:
     return split_frames(spec, min(limit, MAX_FRAME))
 
 
-def plan_of(content: bytes, dtype: DType, part: FrameRange) -> BasePlan:
-    """The part of a tensor of equal shape and dtype, as a base."""
-    return BasePlan((BaseSegment(content, dtype, part.start, part.count),), is_cast=False)
+def plan_of(content: bytes, dtype: DType, part: FrameRange, own: DType | None = None) -> BasePlan:
+    """The part of a tensor of equal shape as a base. own: its dtype, if that is another."""
+    segment = BaseSegment(content, own or dtype, part.start, part.count)
+    return BasePlan((segment,), is_cast=own not in (None, dtype))
+
+
+def read_elements(
+    context: ComputeContext, tensor: InputTensor, dtype: DType, start: int, count: int
+) -> memoryview:
+    """The words of elements [start, start + count) of a tensor, cast to a dtype."""
+    own = DType.from_name(tensor.ref.dtype)
+    words = memoryview(bytearray(count * own.itemsize))
+    context.reader.read_tensor_into(tensor.row, start * own.itemsize, words)
+    if own is dtype:
+        return words
+    out = memoryview(bytearray(count * dtype.itemsize))
+    cast(words, own, dtype, out)
+    return out
 
 
 @dataclass(frozen=True)
@@ -45,39 +61,42 @@ class Part:
 
 
 class PartReader:
-    """Reads parts of tensors of one shape and dtype, several at once."""
+    """Reads parts of tensors of one shape, several at once, cast to one dtype.
 
-    def __init__(self, context: ComputeContext, tensors: Sequence[InputTensor]) -> None:
+    dtype_of: the tensor whose dtype that is; by default the first one.
+    """
+
+    def __init__(
+        self,
+        context: ComputeContext,
+        tensors: Sequence[InputTensor],
+        dtype_of: InputTensor | None = None,
+    ) -> None:
         self._context = context
         self._tensors = tensors
-        self.spec = spec_of(tensors[0])
+        self.spec = spec_of(dtype_of or tensors[0])
         self.kind = WORD_KINDS[self.spec.dtype]
 
     def parts(self, n_more_buffers: int) -> Iterator[Part]:
         """All parts in order. n_more_buffers: the caller's own, of a part's size each."""
-        rows = list(dict.fromkeys(tensor.row for tensor in self._tensors))
-        size = self.spec.dtype.itemsize
-        with ThreadPoolExecutor(max(1, min(self._context.threads, len(rows)))) as pool:
-            for part in parts_of(self.spec, len(rows) + n_more_buffers):
-
-                def read(row: int, part: FrameRange = part) -> memoryview:
-                    words = memoryview(bytearray(part.count * size))
-                    self._context.reader.read_tensor_into(row, part.start * size, words)
-                    return words
-
-                read_words = dict(zip(rows, pool.map(read, rows), strict=True))
-                yield Part(part, [read_words[tensor.row] for tensor in self._tensors])
+        n_buffers = len({tensor.row for tensor in self._tensors}) + n_more_buffers
+        for part in parts_of(self.spec, n_buffers):
+            yield self._read(part)
 
     def whole(self) -> Iterator[Part]:
         """The whole tensor as one part, which may be larger than a frame."""
-        size = self.spec.size_bytes
-        rows = dict.fromkeys(tensor.row for tensor in self._tensors)
-        words = {row: memoryview(bytearray(size)) for row in rows}
-        for row, out in words.items():
-            self._context.reader.read_tensor_into(row, 0, out)
         if self.spec.count:
-            part = FrameRange(0, self.spec.count, self.spec.rows, self.spec.columns)
-            yield Part(part, [words[tensor.row] for tensor in self._tensors])
+            yield self._read(FrameRange(0, self.spec.count, self.spec.rows, self.spec.columns))
+
+    def _read(self, part: FrameRange) -> Part:
+        rows = {tensor.row: tensor for tensor in self._tensors}
+
+        def read(tensor: InputTensor) -> memoryview:
+            return read_elements(self._context, tensor, self.spec.dtype, part.start, part.count)
+
+        with ThreadPoolExecutor(max(1, min(self._context.threads, len(rows)))) as pool:
+            words = dict(zip(rows, pool.map(read, rows.values()), strict=True))
+        return Part(part, [words[tensor.row] for tensor in self._tensors])
 
     def check_finite(self, words: memoryview, name: str, model: str) -> None:
         """CannotMerge, which names tensor and model, for words that are infinite or NaN."""
