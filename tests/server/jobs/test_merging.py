@@ -102,6 +102,19 @@ def test_the_command_compares_and_draws(family: Family, tmp_path: Path) -> None:
     assert "needs the name" in nameless.error()["message"]
 
 
+def test_a_configuration_of_mergekit_is_merged(family: Family, tmp_path: Path) -> None:
+    to_hub = {"DELTAHUB_URL": family.hub.url, "DELTAHUB_TOKEN": family.token}
+    config = tmp_path / "config.yaml"
+    models = "".join(f"  - model: {name}\n" for name in family.models)
+    config.write_text(f"merge_method: emr\nbase_model: ann/base\nmodels:\n{models}")
+    told = deltahub("merge", str(config), "--name", "ann/by-config", environment=to_hub)
+    assert told.status == 0, told.err
+    config.write_text("merge_method: slerp")
+    refused = deltahub("merge", str(config), "--name", "ann/x", "--json", environment=to_hub)
+    assert refused.status == 2
+    assert "slerp" in refused.error()["message"]
+
+
 def test_a_dry_run_estimates_and_makes_nothing(family: Family) -> None:
     job = family.ann.merge(family.models, base="ann/base", name="ann/dry", dry_run=True).wait()
     assert job.result is not None

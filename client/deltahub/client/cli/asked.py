@@ -13,7 +13,11 @@ from deltahub.client.records import Job
 from deltahub.methods.kinds.kind import Arguments
 
 
-def command_of(arguments: type[Arguments], positional: tuple[str, ...]) -> click.Command:
+def command_of(
+    arguments: type[Arguments],
+    positional: tuple[str, ...],
+    command_class: type[click.Command] = click.Command,
+) -> click.Command:
     """The command of a kind. positional: the fields that are arguments, not options, in order."""
     fields = arguments.model_fields
 
@@ -42,7 +46,7 @@ def command_of(arguments: type[Arguments], positional: tuple[str, ...]) -> click
         output.note(f"job {job.id}; Ctrl-C leaves it running, `deltahub jobs cancel` stops it")
         tell_result(job.wait(progress=output.progress()), output, picture)
 
-    command = click.Command(arguments.kind, callback=run, help=arguments.__doc__)
+    command = command_class(arguments.kind, callback=run, help=arguments.__doc__)
     # hub_options has put its options on the function that it made.
     hub_parameters = getattr(run, "__click_params__", [])
     command.params = [_argument(name, fields[name]) for name in positional]

@@ -36,7 +36,7 @@ def check(context: ComputeContext, arguments: dict[str, Any]) -> dict[str, Any]:
     {"counts": name -> elements of each merged tensor, "files": branch -> its safetensors files,
     "files_bytes": of all fine-tunes, "estimate": Estimate}
     """
-    models = load_models(context)
+    models = load_models(context, arguments)
     _refuse_equal_models(models)
     estimate = _estimate(context, models)
     require_room(context.registry, estimate.merge_bytes)
@@ -145,7 +145,7 @@ def _sample(context: ComputeContext, models: MergeModels, name: str) -> Tensors:
 
 def own_bytes(context: ComputeContext, models: MergeModels, task: str) -> int:
     """The bytes that the hub stores for a fine-tune now: what its base has not."""
-    model = models.tasks[task]
+    model = models.adapters.get(task, models.tasks[task])
     base = {tensor.ref.tensor for tensor in models.base.tensors.values()}
     own = {tensor.ref.tensor.hex() for tensor in model.tensors.values()
            if tensor.ref.tensor not in base}  # fmt: skip

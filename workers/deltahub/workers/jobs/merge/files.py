@@ -31,7 +31,7 @@ def make_file(context: ComputeContext, arguments: dict[str, Any]) -> int:
     arguments: ref, path, tensors: name -> content id in hex of the tensors that are other than the
     model's own.
     """
-    models = load_models(context)
+    models = load_models(context, arguments)
     ref, path = arguments["ref"], arguments["path"]
     (file,) = [each for each in model_of(models, ref).files if each.path == path]
     assert file.recipe is not None, "only safetensors files are made"

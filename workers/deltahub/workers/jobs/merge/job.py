@@ -1,6 +1,6 @@
 """The job `merge`: its steps, in their order.
 
-1. Check the models, and estimate the cost.
+1. Merge adapters into the base (adapters.py), check the models, and estimate the cost.
 2. Make the tensors, a pack at a time (passes/): emr elects the unified model (unify.py) and then
    makes each branch's tensors as masks (mask.py); other methods make those of main, or of all
    branches (make.py); lossless makes none; compare runs all and stores nothing (compare.py).
@@ -11,6 +11,7 @@ Steps record content ids and sums, never bytes: a killed job goes on at its firs
 result {"name", "commit", "report"}, {"estimate"} of a dry run, or {"comparison", "picture"}.
 """
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 from deltahub.methods.kinds.merge import COMPARE, MergeArguments
@@ -18,6 +19,7 @@ from deltahub.methods.merging import emr
 from deltahub.methods.merging.estimate import Estimate
 from deltahub.workers.context import JobContext
 from deltahub.workers.jobs.merge.compared import compared
+from deltahub.workers.jobs.merge.passes.outcomes import STATIC_METHODS
 from deltahub.workers.jobs.merge.sums import sums_of_json
 
 _HERE: Final = "deltahub.workers.jobs.merge"
@@ -36,10 +38,11 @@ AllSums = dict[str, list[list[float]]]
 def merge(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
     """Run the job. payload: as registry/results/asked.py writes it."""
     arguments = MergeArguments.model_validate(payload["arguments"])
-    checked = context.compute("check the models", f"{_HERE}.check:check", {}, (0, _CHECKED))
+    run = _Run(context, _merge_adapters(context))
+    checked = run.compute("check the models", f"{_HERE}.check:check", {}, (0, _CHECKED))
     estimate = Estimate.model_validate(checked["estimate"])
     if arguments.method == COMPARE:
-        return _compare(context, arguments, checked)
+        return _compare(run, arguments, checked)
     context.step("tell the cost", lambda: _tell(context, estimate.sentences()))
     if arguments.dry_run:
         return {"estimate": checked["estimate"]}
@@ -48,32 +51,65 @@ def merge(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
     share = (_MADE - _CHECKED) / (2 + len(tasks) + 1)
     passed = _CHECKED + 2 * share
     if arguments.method == "emr":
-        tensors, sums = _unify(context, (_CHECKED, passed))
+        tensors, sums = _unify(run, (_CHECKED, passed))
     elif arguments.method == "lossless":
         tensors, sums = {}, {}
     else:
-        tensors, sums = _make(context, (_CHECKED, passed))
+        tensors, sums = _make(run, (_CHECKED, passed))
     files: dict[str, dict[str, int]] = {}
     at = passed
-    for number, task in enumerate(tasks):
+    for number, task in enumerate(tasks, 1):
+        # Of a full model only merged tensors are new; of an adapter all that it changes.
+        own = run.adapters.get(str(number), {})
         if arguments.method == "emr" and not arguments.lossless:
-            of_task = sums_of_json(checked["counts"], sums, number)
+            of_task = sums_of_json(checked["counts"], sums, number - 1)
             scales = emr.scales(arguments.rescaler, of_task)
             span = (at, at + share / 2)
-            tensors[task] = _mask(context, task, tensors[_MAIN], scales, span)
+            tensors[task] = own | _mask(run, task, tensors[_MAIN], scales, span)
+        elif own or task in tensors:
+            tensors[task] = own | tensors.get(task, {})
         at += share
-        if task in tensors:
+        if task in tensors and arguments.method not in STATIC_METHODS:
             span = (at - share / 2, at)
             paths = checked["files"][task]
-            files[task] = _make_files(context, task, paths, tensors[task], span)
+            files[task] = _make_files(run, task, paths, tensors[task], span)
     if _MAIN in tensors:
         paths = checked["files"][_MAIN]
-        files[_MAIN] = _make_files(context, _MAIN, paths, tensors[_MAIN], (at, _MADE))
+        files[_MAIN] = _make_files(run, _MAIN, paths, tensors[_MAIN], (at, _MADE))
     made = {"counts": checked["counts"], "sums": sums, "tensors": tensors, "files": files}
-    result: dict[str, Any] = context.compute(
-        "publish", f"{_HERE}.publish:publish", made, (_MADE, 1)
-    )
+    result: dict[str, Any] = run.compute("publish", f"{_HERE}.publish:publish", made, (_MADE, 1))
     return result
+
+
+@dataclass(frozen=True)
+class _Run:
+    """The job, and the tensors of its adapters, which each step needs."""
+
+    context: JobContext
+    adapters: Tensors  # number of the model -> name -> content id in hex
+
+    def compute(
+        self, name: str, step: str, arguments: dict[str, Any], share: tuple[float, float]
+    ) -> Any:
+        given = arguments | {"adapters": self.adapters}
+        return self.context.compute(name, step, given, share)
+
+
+def _merge_adapters(context: JobContext) -> Tensors:
+    found: list[int] = context.compute("find adapters", f"{_HERE}.adapters:find", {}, (0, 0))
+    adapters: Tensors = {}
+    for number in found:
+        made: dict[str, str] = {}
+        first: int | None = 0
+        while first is not None:
+            step = {"number": number, "first": first}
+            name = f"merge adapter {number} from {first}"
+            path = f"{_HERE}.adapters:merge_adapter"
+            done = context.compute(name, path, step, (0, _CHECKED))
+            made |= done["tensors"]
+            first = done["next"]
+        adapters[str(number)] = made
+    return adapters
 
 
 def _tell(context: JobContext, sentences: list[str]) -> None:
@@ -81,26 +117,26 @@ def _tell(context: JobContext, sentences: list[str]) -> None:
         context.log(sentence)
 
 
-def _unify(context: JobContext, share: tuple[float, float]) -> tuple[Tensors, AllSums]:
+def _unify(run: _Run, share: tuple[float, float]) -> tuple[Tensors, AllSums]:
     unified: dict[str, str] = {}
     sums: AllSums = {}
     first: int | None = 0
     while first is not None:
         step = {"first": first}
-        done = context.compute(f"unify from {first}", f"{_PASSES}.unify:unify", step, share)
+        done = run.compute(f"unify from {first}", f"{_PASSES}.unify:unify", step, share)
         for name, (content, each) in done["tensors"].items():
             unified[name], sums[name] = content, each
         first = done["next"]
     return {_MAIN: unified}, sums
 
 
-def _make(context: JobContext, share: tuple[float, float]) -> tuple[Tensors, AllSums]:
+def _make(run: _Run, share: tuple[float, float]) -> tuple[Tensors, AllSums]:
     tensors: Tensors = {}
     sums: AllSums = {}
     first: int | None = 0
     while first is not None:
         step = {"first": first}
-        done = context.compute(f"merge from {first}", f"{_PASSES}.make:make", step, share)
+        done = run.compute(f"merge from {first}", f"{_PASSES}.make:make", step, share)
         for ref, contents in done["tensors"].items():
             tensors.setdefault(ref, {}).update(contents)
         sums |= done["sums"]
@@ -109,7 +145,7 @@ def _make(context: JobContext, share: tuple[float, float]) -> tuple[Tensors, All
 
 
 def _mask(
-    context: JobContext,
+    run: _Run,
     task: str,
     unified: dict[str, str],
     scales: dict[str, float],
@@ -119,14 +155,14 @@ def _mask(
     first: int | None = 0
     while first is not None:
         step = {"task": task, "first": first, "unified": unified, "scales": scales}
-        done = context.compute(f"branch {task} from {first}", f"{_PASSES}.mask:mask", step, share)
+        done = run.compute(f"branch {task} from {first}", f"{_PASSES}.mask:mask", step, share)
         made |= done["tensors"]
         first = done["next"]
     return made
 
 
 def _make_files(
-    context: JobContext,
+    run: _Run,
     ref: str,
     paths: list[str],
     tensors: dict[str, str],
@@ -136,20 +172,18 @@ def _make_files(
     for path in paths:
         step = {"ref": ref, "path": path, "tensors": tensors}
         name = f"file {path} of {ref}"
-        rows[path] = context.compute(name, f"{_HERE}.files:make_file", step, share)
+        rows[path] = run.compute(name, f"{_HERE}.files:make_file", step, share)
     return rows
 
 
-def _compare(
-    context: JobContext, arguments: MergeArguments, checked: dict[str, Any]
-) -> dict[str, Any]:
+def _compare(run: _Run, arguments: MergeArguments, checked: dict[str, Any]) -> dict[str, Any]:
     n_bytes: dict[str, dict[str, int]] = {}
     sums: dict[str, AllSums] = {}
     first: int | None = 0
     while first is not None:
         step = {"first": first}
         span = (_CHECKED, _MADE)
-        done = context.compute(f"compare from {first}", f"{_PASSES}.compare:compare", step, span)
+        done = run.compute(f"compare from {first}", f"{_PASSES}.compare:compare", step, span)
         for method, found in done["bytes"].items():
             known = n_bytes.setdefault(method, {})
             for ref, n in found.items():
@@ -157,5 +191,5 @@ def _compare(
             sums.setdefault(method, {}).update(done["sums"][method])
         first = done["next"]
     result, lines = compared(arguments, checked, n_bytes, sums)
-    context.step("tell the frontier", lambda: _tell(context, lines))
+    run.context.step("tell the frontier", lambda: _tell(run.context, lines))
     return result

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from deltahub.codecs.frames.base_choice import TensorInfo
 from deltahub.methods.errors import CannotMerge
@@ -11,8 +11,9 @@ from deltahub.methods.merging.plan import MergePlan, plan_merge
 from deltahub.registry.errors import InvalidRequest
 from deltahub.registry.packs.reading.chain import MAX_CHAIN
 from deltahub.registry.results.asked import Granted, granted
-from deltahub.registry.results.inputs import InputModel, InputTensor, load_model
+from deltahub.registry.results.inputs import InputModel, InputTensor
 from deltahub.workers.compute.context import ComputeContext
+from deltahub.workers.jobs.merge.adapters import full_model, inputs_of
 
 MAIN: Final = "main"
 # Weights in formats that are not merged. A branch without them cannot be loaded by mistake.
@@ -24,12 +25,16 @@ OTHER_WEIGHTS: Final = (
 
 @dataclass(frozen=True)
 class MergeModels:
-    """base; tasks: branch of the result -> fine-tune; plan: which tensors are merged."""
+    """base; tasks: branch of the result -> fine-tune; plan: which tensors are merged.
+
+    adapters: branch -> the adapter that its fine-tune was made from.
+    """
 
     arguments: MergeArguments
     granted: Granted
     base: InputModel
     tasks: Mapping[str, InputModel]
+    adapters: Mapping[str, InputModel]
     plan: MergePlan
 
     @property
@@ -47,25 +52,29 @@ class MergeModels:
         return any(task.ref.tensor != base.ref.tensor for task in tasks)
 
 
-def load_models(context: ComputeContext) -> MergeModels:
+def load_models(context: ComputeContext, step: Mapping[str, Any]) -> MergeModels:
     """The models, if the job's user may still read them. The errors of `granted`, `load_model` and
     `plan_merge`.
+
+    step: the arguments of a step, with the tensors of the adapters (adapters.Contents).
     """
     grant = granted(context.registry, context.job_id)
     known = context.memo.get("models")
     if isinstance(known, MergeModels) and known.granted == grant:
         return known
     arguments = MergeArguments.model_validate(grant.arguments)
-    base, *fine_tunes = [
-        load_model(context.registry, context.reader, revision, context.job_id)
-        for revision in grant.revisions
-    ]
+    base, *fine_tunes = inputs_of(context, grant.revisions)
     names = task_names(arguments, [model.name for model in fine_tunes])
     tasks = dict(zip(names, fine_tunes, strict=True))
+    adapters = {}
+    for number, contents in step["adapters"].items():
+        task = names[int(number) - 1]
+        adapters[task] = tasks[task]
+        tasks[task] = full_model(context, grant.domain_id, (base, tasks[task]), contents)
     infos = {name: _infos(model) for name, model in tasks.items()}
     plan = plan_merge(_infos(base), infos, arguments.exclude, _other_scales(base, tasks))
     _check_dtypes(arguments, base, tasks, plan)
-    models = MergeModels(arguments, grant, base, tasks, plan)
+    models = MergeModels(arguments, grant, base, tasks, adapters, plan)
     context.memo["models"] = models
     return models
 

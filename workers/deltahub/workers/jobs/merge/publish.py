@@ -32,7 +32,7 @@ def publish(context: ComputeContext, arguments: dict[str, Any]) -> dict[str, Any
     arguments: counts: name -> elements, sums: name -> task -> as Sums.to_list, tensors: branch ->
     name -> content id of made tensors, files: branch -> path -> row. {"name", "commit", "report"}
     """
-    models = load_models(context)
+    models = load_models(context, arguments)
     name = models.arguments.name
     assert name is not None, "the schema asks for a name of all methods but compare"
     report = _report(context, models, arguments)

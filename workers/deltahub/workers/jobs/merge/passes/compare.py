@@ -22,7 +22,7 @@ def compare(context: ComputeContext, arguments: dict[str, Any]) -> dict[str, Any
     {"next": as `make`, "bytes": method -> branch -> encoded bytes, "sums": method -> name -> task
     -> as Sums.to_list}
     """
-    models = load_models(context)
+    models = load_models(context, arguments)
     names = models.plan.merged
     position: int = arguments["first"]
     total = sum(models.base.tensors[name].ref.size for name in names)

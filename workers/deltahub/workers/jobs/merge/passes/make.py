@@ -26,7 +26,7 @@ def make(context: ComputeContext, arguments: dict[str, Any]) -> dict[str, Any]:
     {"next": number of the first tensor of the next pack, or None, "tensors": branch -> name ->
     content id in hex, "sums": name -> task -> as Sums.to_list}
     """
-    models = load_models(context)
+    models = load_models(context, arguments)
     names = models.plan.merged
     first: int = arguments["first"]
     total = sum(models.base.tensors[name].ref.size for name in names)

@@ -24,7 +24,7 @@ def mask(context: ComputeContext, arguments: dict[str, Any]) -> dict[str, Any]:
     arguments: task, first, unified: name -> content id in hex, scales: name -> number.
     {"next": as unify, "tensors": name -> content id in hex}
     """
-    models = load_models(context)
+    models = load_models(context, arguments)
     names = models.plan.merged
     task: str = arguments["task"]
     first: int = arguments["first"]

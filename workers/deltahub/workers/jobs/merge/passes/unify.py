@@ -35,7 +35,7 @@ def unify(context: ComputeContext, arguments: dict[str, Any]) -> dict[str, Any]:
 
     {"next": number of the first tensor of the next pack, or None, "tensors": name -> Unified}
     """
-    models = load_models(context)
+    models = load_models(context, arguments)
     names = models.plan.merged
     first: int = arguments["first"]
     total = sum(models.base.tensors[name].ref.size for name in names)

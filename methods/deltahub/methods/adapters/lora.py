@@ -1,0 +1,162 @@
+"""Reads PEFT's LoRA adapters, and computes the weights of base plus adapter.
+
+Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 2022, arXiv 2106.09685,
+section 4.1: W' = W + s B A, with s = alpha / r, or alpha / sqrt(r) with rank stabilization
+(arXiv 2312.03732).
+"""
+
+import json
+import math
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from deltahub.methods.errors import CannotMerge
+
+CONFIG_FILE: Final = "adapter_config.json"
+WEIGHTS_FILE: Final = "adapter_model.safetensors"
+_PREFIX: Final = "base_model.model."
+_LINEAR: Final = (".lora_A.weight", ".lora_B.weight")
+_EMBEDDING: Final = (".lora_embedding_A", ".lora_embedding_B")
+# Initializations that take a part of the base away, which the adapter then holds.
+_CHANGES_BASE: Final = ("pissa", "olora", "loftq", "corda", "lora_ga")
+# Options under which A and B alone do not give the weights.
+_UNSUPPORTED: Final = {
+    "use_dora": "DoRA scales the rows of the merged weight",
+    "alora_invocation_tokens": "an activated LoRA acts only after its invocation tokens",
+    "layer_replication": "it repeats layers of the base",
+    "lora_bias": "it has biases of its own",
+    "target_parameters": "it changes parameters that are no modules",
+    "trainable_token_indices": "it changes rows of the vocabulary",
+    "use_qalora": "QALoRA pools the inputs of A",
+}
+
+Values = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class LoraConfig:
+    """The part of an adapter_config.json that says what its weights mean."""
+
+    alpha: float
+    alpha_pattern: Mapping[str, float]
+    uses_rslora: bool
+    is_transposed: bool  # fan_in_fan_out: the base's weights are (inputs, outputs)
+
+    def scale(self, module: str, rank: int) -> float:
+        """s of a module, by its name without the prefix of PEFT."""
+        alpha = next(
+            (
+                value
+                for pattern, value in self.alpha_pattern.items()
+                if re.fullmatch(rf"(.*\.)?({pattern})", module)
+            ),
+            self.alpha,
+        )
+        return alpha / (math.sqrt(rank) if self.uses_rslora else rank)
+
+
+@dataclass(frozen=True)
+class Change:
+    """What an adapter does to one tensor of the base. down, up: names of A and B; or whole: the
+    name of a tensor that replaces the base's.
+    """
+
+    module: str
+    down: str | None = None
+    up: str | None = None
+    whole: str | None = None
+    is_embedding: bool = False
+
+
+def parse_config(data: bytes, adapter: str) -> LoraConfig:
+    """CannotMerge, which names the adapter, for one whose weights are not W + s B A."""
+    try:
+        config: dict[str, Any] = json.loads(data)
+        kind = str(config.get("peft_type"))
+    except (ValueError, AttributeError) as exc:
+        raise CannotMerge(f"{CONFIG_FILE} of {adapter} is no JSON object: {exc}") from exc
+    if kind != "LORA":
+        raise CannotMerge(f"{adapter} is an adapter of type {kind}; only LoRA can be merged")
+    for option, why in _UNSUPPORTED.items():
+        if config.get(option):
+            raise CannotMerge(
+                f"{adapter} cannot be merged, because {why} ({option}): merge it into a full model"
+                " with PEFT, and push that"
+            )
+    start = str(config.get("init_lora_weights", "")).lower()
+    if start.startswith(_CHANGES_BASE):
+        raise CannotMerge(
+            f"{adapter} was initialized by {start}, which changed its base, so it does not fit to"
+            " the base that you name: convert it to a plain LoRA first"
+            " (path_initial_model_for_weight_conversion of PEFT's save_pretrained)"
+        )
+    try:
+        alpha = float(config["lora_alpha"])
+        patterns = {str(k): float(v) for k, v in (config.get("alpha_pattern") or {}).items()}
+        is_stable = bool(config.get("use_rslora"))
+        return LoraConfig(alpha, patterns, is_stable, bool(config.get("fan_in_fan_out")))
+    except (KeyError, TypeError, ValueError, AttributeError) as exc:
+        raise CannotMerge(f"{CONFIG_FILE} of {adapter} has no valid lora_alpha: {exc!r}") from exc
+
+
+def changes_of(names: Collection[str], base: Collection[str], adapter: str) -> dict[str, Change]:
+    """Tensor of the base -> what the adapter does to it.
+
+    names: of the adapter's tensors. base: of the base's. CannotMerge for a tensor that means
+    nothing for this base.
+    """
+    found: dict[str, Change] = {}
+    for name in sorted(names):
+        for (down, up), is_embedding in ((_LINEAR, False), (_EMBEDDING, True)):
+            if not name.endswith(down):
+                continue
+            module = name.removesuffix(down).removeprefix(_PREFIX)
+            other = name.removesuffix(down) + up
+            if other not in names:
+                raise CannotMerge(f"{adapter} has {name} and no {other}")
+            target = _target(f"{module}.weight", base, adapter, name)
+            found[target] = Change(module, name, other, None, is_embedding)
+            break
+        else:
+            if name.endswith((_LINEAR[1], _EMBEDDING[1])):
+                continue
+            if ".lora_" in name:
+                raise CannotMerge(f"{adapter} has {name}, which is no part of a plain LoRA")
+            target = _target(name.removeprefix(_PREFIX), base, adapter, name)
+            found[target] = Change(target, whole=name)
+    return found
+
+
+def _target(name: str, base: Collection[str], adapter: str, own: str) -> str:
+    if name in base:
+        return name
+    # Transformers has moved modules of some models below another one.
+    alike = [each for each in base if each.endswith(f".{name}") or name.endswith(f".{each}")]
+    if len(alike) != 1:
+        raise CannotMerge(
+            f"{adapter} changes {name} ({own}), which the base does not have: name the base that"
+            " the adapter was trained on"
+        )
+    return alike[0]
+
+
+def merged_weight(
+    config: LoraConfig, change: Change, weight: Values, down: Values, up: Values
+) -> Values:
+    """W + s B A, in float64. weight: the base's, as it is stored; down, up: A (r x inputs) and B
+    (outputs x r). CannotMerge if the shapes do not fit.
+    """
+    fault = f"the adapter's {change.down} {down.shape} and {change.up} {up.shape} do not fit"
+    if down.ndim != 2 or up.ndim != 2 or up.shape[1] != down.shape[0]:
+        raise CannotMerge(f"{fault} together")
+    product = config.scale(change.module, down.shape[0]) * (up @ down)
+    if change.is_embedding or config.is_transposed:
+        product = product.T
+    if product.shape != weight.shape:
+        raise CannotMerge(f"{fault} to the base's weight {weight.shape}")
+    return np.asarray(weight + product)

@@ -1,0 +1,173 @@
+"""Adapters among the models of a merge: they are merged into the base first."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from deltahub.codecs._native import narrow_doubles, widen_words
+from deltahub.codecs.dtypes import DType
+from deltahub.codecs.frames.encode import encode_frame, split_frames
+from deltahub.codecs.words import WORD_KINDS
+from deltahub.methods.adapters.lora import (
+    CONFIG_FILE,
+    WEIGHTS_FILE,
+    Change,
+    LoraConfig,
+    changes_of,
+    merged_weight,
+    parse_config,
+)
+from deltahub.methods.errors import CannotMerge
+from deltahub.methods.merging.static import Values
+from deltahub.registry.db.models import File
+from deltahub.registry.packs.encoder_generation import generation_of
+from deltahub.registry.results.asked import granted
+from deltahub.registry.results.inputs import InputModel, InputTensor, load_model
+from deltahub.registry.results.stored import stored_tensors
+from deltahub.registry.results.tensors import MadePack, MadeTensor
+from deltahub.workers.compute.context import ComputeContext
+from deltahub.workers.jobs.merge.passes.parts import plan_of, read_elements, spec_of
+
+Contents = Mapping[str, Mapping[str, str]]
+"""number of a model -> name -> content id in hex of the tensors of base plus adapter"""
+
+
+def is_adapter(model: InputModel) -> bool:
+    return any(file.path == CONFIG_FILE for file in model.files)
+
+
+def find(context: ComputeContext, arguments: dict[str, Any]) -> list[int]:
+    """Step: the numbers of the models that are adapters. The base is number 0."""
+    grant = granted(context.registry, context.job_id)
+    models = inputs_of(context, grant.revisions)
+    if is_adapter(models[0]):
+        raise CannotMerge(f"{models[0].title} is an adapter: name the model that it belongs to")
+    found = [number for number, model in enumerate(models) if is_adapter(model)]
+    for number in found:
+        context.log(f"{models[number].title} is an adapter: it is merged into the base first")
+    return found
+
+
+def merge_adapter(context: ComputeContext, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Step: tensors of base plus the adapter `number`, a pack of them, from number `first` on.
+
+    {"next": as in the passes, "tensors": name -> content id in hex}
+    """
+    grant = granted(context.registry, context.job_id)
+    models = inputs_of(context, grant.revisions)
+    base, adapter = models[0], models[arguments["number"]]
+    config = parse_config(_read(context, adapter, CONFIG_FILE), adapter.title)
+    changes = changes_of(adapter.tensors.keys(), base.tensors.keys(), adapter.title)
+    names = [name for name in base.tensors if name in changes]
+    position: int = arguments["first"]
+    made: dict[str, str] = {}
+    with MadePack(context.registry, context.reader, grant.domain_id, context.job_id) as pack:
+        while position < len(names) and pack.size_bytes < context.registry.settings.pack_bytes:
+            name = names[position]
+            content = _merge_tensor(context, (base, adapter), name, (config, changes[name]), pack)
+            made[name] = content.hex()
+            position += 1
+            context.report(f"merge {adapter.name}", position, len(names))
+        pack.store(max(base.tensors[name].depth for name in names) + 1)
+    return {"next": position if position < len(names) else None, "tensors": made}
+
+
+def full_model(
+    context: ComputeContext,
+    domain_id: int,
+    models: tuple[InputModel, InputModel],
+    contents: Mapping[str, str],
+) -> InputModel:
+    """The base with an adapter merged into it, as a model. models: base and adapter."""
+    base, adapter = models
+    wanted = {name: bytes.fromhex(content) for name, content in contents.items()}
+    rows = stored_tensors(context.registry, domain_id, set(wanted.values()))
+    tensors = dict(base.tensors)
+    for name, content in wanted.items():
+        known = base.tensors[name]
+        depth = known.depth + (content != known.ref.tensor)
+        tensors[name] = InputTensor(replace(known.ref, tensor=content), rows[content], depth)
+    own = [file for file in adapter.files if file.path not in (CONFIG_FILE, WEIGHTS_FILE)]
+    paths = {file.path for file in own}
+    files = [*own, *(file for file in base.files if file.path not in paths)]
+    return replace(adapter, files=tuple(files), tensors=tensors)
+
+
+def inputs_of(context: ComputeContext, revisions: Sequence[int]) -> list[InputModel]:
+    """The models of these revisions, as they were pushed."""
+    known = context.memo.get("inputs")
+    if isinstance(known, list) and [each.revision_id for each in known] == list(revisions):
+        return known
+    found = [load_model(context.registry, context.reader, row, context.job_id) for row in revisions]
+    context.memo["inputs"] = found
+    return found
+
+
+def _read(context: ComputeContext, model: InputModel, path: str) -> bytes:
+    (row,) = [file.row for file in model.files if file.path == path]
+    with context.registry.db.read() as session:
+        file = session.get_one(File, row)
+    return b"".join(bytes(piece) for piece in context.reader.stream_pieces(file, 0, file.size))
+
+
+def _merge_tensor(
+    context: ComputeContext,
+    models: tuple[InputModel, InputModel],
+    name: str,
+    rule: tuple[LoraConfig, Change],
+    pack: MadePack,
+) -> bytes:
+    """The content id of a tensor of base plus adapter, in the base's dtype."""
+    base, adapter = models[0].tensors[name], models[1]
+    config, change = rule
+    spec = spec_of(base)
+    if not spec.dtype.is_float:
+        raise CannotMerge(f"{name} of the base has dtype {spec.dtype.name}: an adapter cannot be"
+                          " merged into it; push a base with floating-point weights")  # fmt: skip
+    near = read_elements(context, base, spec.dtype, 0, spec.count)
+    if change.whole is not None:
+        whole = adapter.tensors[change.whole]
+        if whole.ref.shape != base.ref.shape:
+            raise CannotMerge(
+                f"{change.whole} of {adapter.title} has shape {list(whole.ref.shape)}, the base"
+                f" {list(base.ref.shape)}: merge it with PEFT, and push the full model"
+            )
+        values = _values(context, whole)
+    else:
+        assert change.down is not None
+        assert change.up is not None
+        factors = [_values(context, adapter.tensors[each]) for each in (change.down, change.up)]
+        weight = _widened(spec.dtype, near).reshape(base.ref.shape)
+        values = merged_weight(config, change, weight, *factors)
+    words = memoryview(bytearray(spec.size_bytes))
+    if narrow_doubles(WORD_KINDS[spec.dtype], np.ascontiguousarray(values).ravel(), words):
+        raise CannotMerge(f"{name}: base plus {adapter.title} has infinite or NaN elements")
+    effort = context.registry.settings.effort
+    with MadeTensor(context.registry) as made:
+        for part in split_frames(spec):
+            size = spec.dtype.itemsize
+            span = slice(part.start * size, (part.start + part.count) * size)
+            plan = plan_of(base.ref.tensor, spec.dtype, part)
+            data = (words[span], near[span])
+            made.add(
+                encode_frame(spec, part, *data, plan, "delta", context.threads, effort), data[0]
+            )
+        if made.content == base.ref.tensor:
+            return made.content
+        return pack.add(made, generation_of(effort))
+
+
+def _values(context: ComputeContext, tensor: InputTensor) -> Values:
+    dtype = DType.from_name(tensor.ref.dtype)
+    count = tensor.ref.size // dtype.itemsize
+    words = read_elements(context, tensor, dtype, 0, count)
+    return _widened(dtype, words).reshape(tensor.ref.shape)
+
+
+def _widened(dtype: DType, words: memoryview) -> Values:
+    out: npt.NDArray[np.float64] = np.empty(len(words) // dtype.itemsize, np.float64)
+    widen_words(WORD_KINDS[dtype], words, out)
+    return out
