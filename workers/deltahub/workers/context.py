@@ -87,6 +87,11 @@ class JobContext:
 
         return self.step(name, run)
 
+    @property
+    def peak_bytes(self) -> int:
+        """Memory that the compute process took at most, in this attempt."""
+        return 0 if self._compute_process is None else self._compute_process.peak_bytes
+
     def log(self, text: str) -> None:
         """Append a line to the job's log."""
         with self.registry.db.write() as session:

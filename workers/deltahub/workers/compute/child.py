@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 # Only these modules have steps.
 STEPS: Final = "deltahub.workers.jobs."
 REPORT_INTERVAL_S: Final = 0.2
+_RSS_UNIT: Final = 1 if sys.platform == "darwin" else 1024
 
 
 def main() -> None:
@@ -60,7 +61,9 @@ def main() -> None:
     )
     while True:
         request = requests.get()
-        writer.write(answer(context, request))
+        told = answer(context, request)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        writer.write(told | {"peak_bytes": peak * _RSS_UNIT})
 
 
 def _read(requests: "queue.Queue[dict[str, Any]]") -> None:

@@ -40,6 +40,7 @@ class ComputeProcess:
         self._job_id = job_id
         self._process: subprocess.Popen[bytes] | None = None
         self._answers: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        self.peak_bytes = 0  # resident memory of the process at most, as far as steps have ended
 
     def __enter__(self) -> Self:
         return self
@@ -80,15 +81,17 @@ class ComputeProcess:
                     raise self._died()
                 if "progress" in answer:
                     on_progress(*answer["progress"])
-                elif "log" in answer:
+                    continue
+                if "log" in answer:
                     on_log(answer["log"])
-                elif "error" in answer:
+                    continue
+                self.peak_bytes = max(self.peak_bytes, answer.get("peak_bytes", 0))
+                if "error" in answer:
                     error = answer["error"]
                     raise StepFailed(
                         error["code"], error["message"], is_transient=error["is_transient"]
                     )
-                else:
-                    return answer["result"]
+                return answer["result"]
         except BaseException:
             # Whatever the step still does, nobody waits for it.
             self.kill()

@@ -11,12 +11,16 @@ Steps record content ids and sums, never bytes: a killed job goes on at its firs
 result {"name", "commit", "report"}, {"estimate"} of a dry run, or {"comparison", "picture"}.
 """
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
 from deltahub.methods.kinds.merge import COMPARE, MergeArguments
 from deltahub.methods.merging import emr
 from deltahub.methods.merging.estimate import Estimate
+from deltahub.methods.merging.report import human_size
 from deltahub.workers.context import JobContext
 from deltahub.workers.jobs.merge.compared import compared
 from deltahub.workers.jobs.merge.passes.outcomes import STATIC_METHODS
@@ -49,35 +53,33 @@ def merge(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
     tasks: list[str] = [ref for ref in checked["files"] if ref != _MAIN]
     # A branch is read, made, hashed and written: about as much work as a pass over one more model.
     share = (_MADE - _CHECKED) / (2 + len(tasks) + 1)
-    passed = _CHECKED + 2 * share
-    if arguments.method == "emr":
-        tensors, sums = _unify(run, (_CHECKED, passed))
-    elif arguments.method == "lossless":
-        tensors, sums = {}, {}
-    else:
-        tensors, sums = _make(run, (_CHECKED, passed))
+    passed = _CHECKED + 3 * share
     files: dict[str, dict[str, int]] = {}
-    at = passed
+    with run.timed("merged, and main made"):
+        tensors, sums = _make(run, arguments, (_CHECKED, _CHECKED + 2 * share))
+        if _MAIN in tensors:
+            span = (_CHECKED + 2 * share, passed)
+            files[_MAIN] = _make_files(run, _MAIN, checked["files"][_MAIN], tensors[_MAIN], span)
     for number, task in enumerate(tasks, 1):
+        at = passed + (number - 1) * share
         # Of a full model only merged tensors are new; of an adapter all that it changes.
         own = run.adapters.get(str(number), {})
         if arguments.method == "emr" and not arguments.lossless:
             of_task = sums_of_json(checked["counts"], sums, number - 1)
             scales = emr.scales(arguments.rescaler, of_task)
-            span = (at, at + share / 2)
-            tensors[task] = own | _mask(run, task, tensors[_MAIN], scales, span)
+            with run.timed(f"masks of {task} made"):
+                made = _mask(run, task, tensors[_MAIN], scales, (at, at + share / 2))
+            tensors[task] = own | made
         elif own or task in tensors:
             tensors[task] = own | tensors.get(task, {})
-        at += share
         if task in tensors and arguments.method not in STATIC_METHODS:
-            span = (at - share / 2, at)
-            paths = checked["files"][task]
-            files[task] = _make_files(run, task, paths, tensors[task], span)
-    if _MAIN in tensors:
-        paths = checked["files"][_MAIN]
-        files[_MAIN] = _make_files(run, _MAIN, paths, tensors[_MAIN], (at, _MADE))
-    made = {"counts": checked["counts"], "sums": sums, "tensors": tensors, "files": files}
-    result: dict[str, Any] = run.compute("publish", f"{_HERE}.publish:publish", made, (_MADE, 1))
+            paths, span = checked["files"][task], (at + share / 2, at + share)
+            with run.timed(f"files of {task} hashed"):
+                files[task] = _make_files(run, task, paths, tensors[task], span)
+    given = {"counts": checked["counts"], "sums": sums, "tensors": tensors, "files": files}
+    result: dict[str, Any] = run.compute("publish", f"{_HERE}.publish:publish", given, (_MADE, 1))
+    memory = f"the compute process took at most {human_size(context.peak_bytes)} of memory"
+    context.step("tell the memory", lambda: context.log(memory))
     return result
 
 
@@ -93,6 +95,14 @@ class _Run:
     ) -> Any:
         given = arguments | {"adapters": self.adapters}
         return self.context.compute(name, step, given, share)
+
+    @contextmanager
+    def timed(self, what: str) -> Iterator[None]:
+        """Log how long the steps inside took in this attempt."""
+        began = time.monotonic()
+        yield
+        sentence = f"{what} in {time.monotonic() - began:.1f} s"
+        self.context.step(f"tell the time: {what}", lambda: self.context.log(sentence))
 
 
 def _merge_adapters(context: JobContext) -> Tensors:
@@ -117,26 +127,21 @@ def _tell(context: JobContext, sentences: list[str]) -> None:
         context.log(sentence)
 
 
-def _unify(run: _Run, share: tuple[float, float]) -> tuple[Tensors, AllSums]:
-    unified: dict[str, str] = {}
+def _make(
+    run: _Run, arguments: MergeArguments, share: tuple[float, float]
+) -> tuple[Tensors, AllSums]:
+    """The pass over all tensors; of emr, that which elects the unified model."""
+    if arguments.method == "lossless":
+        return {}, {}
+    tensors: Tensors = {_MAIN: {}} if arguments.method == "emr" else {}
     sums: AllSums = {}
     first: int | None = 0
     while first is not None:
         step = {"first": first}
-        done = run.compute(f"unify from {first}", f"{_PASSES}.unify:unify", step, share)
-        for name, (content, each) in done["tensors"].items():
-            unified[name], sums[name] = content, each
-        first = done["next"]
-    return {_MAIN: unified}, sums
-
-
-def _make(run: _Run, share: tuple[float, float]) -> tuple[Tensors, AllSums]:
-    tensors: Tensors = {}
-    sums: AllSums = {}
-    first: int | None = 0
-    while first is not None:
-        step = {"first": first}
-        done = run.compute(f"merge from {first}", f"{_PASSES}.make:make", step, share)
+        if arguments.method == "emr":
+            done = run.compute(f"unify from {first}", f"{_PASSES}.unify:unify", step, share)
+        else:
+            done = run.compute(f"merge from {first}", f"{_PASSES}.make:make", step, share)
         for ref, contents in done["tensors"].items():
             tensors.setdefault(ref, {}).update(contents)
         sums |= done["sums"]

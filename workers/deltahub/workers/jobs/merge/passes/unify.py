@@ -1,6 +1,5 @@
 """The first pass: elects the unified model, a pack of tensors at a time."""
 
-from dataclasses import dataclass
 from typing import Any
 
 from deltahub.codecs._native import elect_unified
@@ -10,54 +9,44 @@ from deltahub.registry.packs.encoder_generation import generation_of
 from deltahub.registry.results.inputs import InputTensor
 from deltahub.registry.results.tensors import MadePack, MadeTensor
 from deltahub.workers.compute.context import ComputeContext
-from deltahub.workers.jobs.merge.models import MergeModels, load_models
+from deltahub.workers.jobs.merge.models import MAIN, MergeModels, load_models
 from deltahub.workers.jobs.merge.passes.parts import PartReader, plan_of
-
-
-@dataclass(frozen=True)
-class Unified:
-    """A tensor of the unified model: its content id, and the sums of each task."""
-
-    content: bytes
-    sums: list[Sums]
-
-    def to_json(self) -> list[Any]:
-        return [self.content.hex(), [each.to_list() for each in self.sums]]
-
-    @classmethod
-    def of_json(cls, size: int, value: list[Any]) -> "Unified":
-        content, sums = value
-        return cls(bytes.fromhex(content), [Sums.of_list(size, each) for each in sums])
 
 
 def unify(context: ComputeContext, arguments: dict[str, Any]) -> dict[str, Any]:
     """Step: the tensors of one pack, from the merged tensor number `first` on.
 
-    {"next": number of the first tensor of the next pack, or None, "tensors": name -> Unified}
+    {"next": number of the first tensor of the next pack, or None, "tensors": {"main": name ->
+    content id in hex}, "sums": name -> task -> as Sums.to_list}
     """
     models = load_models(context, arguments)
     names = models.plan.merged
     first: int = arguments["first"]
     total = sum(models.base.tensors[name].ref.size for name in names)
     done = sum(models.base.tensors[name].ref.size for name in names[:first])
-    made: dict[str, list[Any]] = {}
+    made: dict[str, str] = {}
+    sums: dict[str, list[list[float]]] = {}
     position = first
     grant = models.granted
     with MadePack(context.registry, context.reader, grant.domain_id, context.job_id) as pack:
         while position < len(names) and pack.size_bytes < context.registry.settings.pack_bytes:
             name = names[position]
             if models.is_changed(name):
-                made[name] = _unify_tensor(context, models, name, pack).to_json()
+                content, found = _unify_tensor(context, models, name, pack)
+                made[name] = content.hex()
+                sums[name] = [each.to_list() for each in found]
             position += 1
             done += models.base.tensors[name].ref.size
             context.report("unify", done, total)
         pack.store(models.max_depth)
-    return {"next": position if position < len(names) else None, "tensors": made}
+    following = position if position < len(names) else None
+    return {"next": following, "tensors": {MAIN: made}, "sums": sums}
 
 
 def _unify_tensor(
     context: ComputeContext, models: MergeModels, name: str, pack: MadePack
-) -> Unified:
+) -> tuple[bytes, list[Sums]]:
+    """(content id, sums of each task)"""
     base, tasks = models.inputs(name)
     settings = context.registry.settings
     reader = PartReader(context, [base, *tasks])
@@ -84,7 +73,7 @@ def _unify_tensor(
             )
             made.add(frame, out)
         content = _own_or_added(made, base, pack, generation_of(settings.effort))
-    return Unified(content, [add_sums(each) for each in sums])
+    return content, [add_sums(each) for each in sums]
 
 
 def _own_or_added(made: MadeTensor, base: InputTensor, pack: MadePack, tried: int) -> bytes:
