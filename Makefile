@@ -7,13 +7,14 @@ PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 # Hundreds of processes start in the tests; without bytecode each compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test test-clients test-postgresql test-s3 test-operations check \
+.PHONY: help install demo test test-campaigns test-clients test-postgresql test-s3 test-operations check \
 	bench bench-pairs bench-codecs clean fuzz fuzz-merge fuzz-coverage
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo    train a small base and three fine-tunes, push, pull, verify, print a table"
 	@echo "make test    install and run the whole test suite"
+	@echo "make test-campaigns  kills at every failpoint, losses by every door, builds for every processor"
 	@echo "make test-clients  unmodified Hugging Face clients against this hub: five minutes"
 	@echo "make test-postgresql  the registry on a PostgreSQL server of its own"
 	@echo "make test-s3  the hub on a SeaweedFS server of its own, or on TEST_S3_ENDPOINT"
@@ -48,12 +49,17 @@ demo: $(STAMP)
 
 # Two processes for the two cores that the suite is meant for; both take from one list.
 test: $(STAMP) check
-	$(PY) -m pytest -n 2 --dist worksteal
+	$(PY) -m pytest -n 2 --dist worksteal -m "not campaign"
 
 # Suites that need more than Python: other people's clients, a database server. Each has one test
 # that tries it out in `make test`.
 test-postgresql: $(STAMP)
 	$(PY) -m pytest tests/postgresql
+
+# What repeats a test of the suite at every place or by every way: kills at every failpoint, losses
+# that are brought back by every door, builds for every processor.
+test-campaigns: $(STAMP)
+	$(PY) -m pytest -n 2 --dist worksteal -m campaign
 
 test-s3: $(STAMP)
 	$(PY) -m pytest tests/s3

@@ -112,6 +112,8 @@ def back_up(data_dir: Path, place: Path, *more: str, **environment: str) -> Fini
     return deltahub(*command, environment=environment)
 
 
+@pytest.mark.long
+@pytest.mark.campaign
 def test_a_hub_that_was_lost_with_all_its_disks_comes_back(tmp_path: Path) -> None:
     data_dir, place = tmp_path / "data", tmp_path / "place"
     # Readers of this test need no packs for longer than a second: much is deleted meanwhile.

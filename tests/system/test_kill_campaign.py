@@ -17,6 +17,7 @@ SEED = int(os.environ.get("DELTAHUB_SEED", "0")) or random.SystemRandom().randra
 
 
 @pytest.mark.long
+@pytest.mark.campaign
 def test_what_was_acknowledged_survives_every_kill(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,7 +60,7 @@ FAILPOINT_CAMPAIGNS = 2
 TENSORS = ("embedding.weight", "head.weight", "down.bias")
 
 # A campaign is one test: minutes by nature, and more of them beside other tests.
-pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.long, pytest.mark.campaign, pytest.mark.timeout(1800)]
 
 
 @pytest.fixture(scope="module")

@@ -81,7 +81,13 @@ def by_put(hub: RunningHub, name: str, folder: Path) -> None:
 
 
 Door = Callable[[RunningHub, str, Path], None]
-DOORS = [by_deltahub, by_another_machine, by_hf, by_lfs, by_put]
+DOORS = [
+    by_put,
+    *(
+        pytest.param(door, marks=pytest.mark.campaign)
+        for door in (by_deltahub, by_another_machine, by_hf, by_lfs)
+    ),
+]
 
 
 def wait_for_jobs(hub: RunningHub) -> None:

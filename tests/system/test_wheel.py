@@ -77,6 +77,7 @@ def hub(python: Path, tmp_path: Path, environment: dict[str, str]) -> Iterator[d
 
 
 @pytest.mark.long
+@pytest.mark.campaign
 def test_the_wheel_serves_pushes_and_pulls(
     python: Path, hub: dict[str, str], tmp_path: Path
 ) -> None:
@@ -103,6 +104,7 @@ def test_the_wheel_serves_pushes_and_pulls(
 
 
 @pytest.mark.long
+@pytest.mark.campaign
 def test_the_base_install_says_which_extra_is_missing(
     python: Path, environment: dict[str, str], tmp_path: Path
 ) -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from sqlalchemy import select
 
 from deltahub.registry import Registry
@@ -21,6 +22,8 @@ from support.registry.small_hub import TUNE, SmallHub, fill
 DAYS = 0.001
 
 
+@pytest.mark.long
+@pytest.mark.campaign
 def test_every_object_is_proved_again_and_again_and_a_damaged_base_comes_back(
     tmp_path: Path,
 ) -> None:

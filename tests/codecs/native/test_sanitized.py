@@ -29,7 +29,7 @@ from support.needed import lacking
 
 COMPILER = shutil.which(os.environ.get("CXX", "g++"))
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.campaign]
 
 
 @pytest.fixture(scope="module")

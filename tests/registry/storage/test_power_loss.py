@@ -121,6 +121,7 @@ def check(folder: Path, promises: Promises, *, goes_on: bool) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.campaign
 def test_the_power_may_fail_at_any_moment(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     disk = WatchedDisk(tmp_path / "data")

@@ -82,24 +82,25 @@ def _refuse_equal_models(models: MergeModels) -> None:
 
 def _estimate(context: ComputeContext, models: MergeModels) -> Estimate:
     """Refuses models that are no fine-tunes of the base, by the same sample."""
-    started = time.monotonic()
     arguments = models.arguments
     method = "emr" if arguments.method in (COMPARE, "lossless") else arguments.method
     names = [name for name in models.plan.merged if models.is_changed(name)]
     names.sort(key=lambda name: (-models.base.tensors[name].ref.size, name))
     near: dict[str, list[float]] = {task: [] for task in models.tasks}
     sampled = main = branches = 0
+    duration_s = 0.0
     for name in names[:N_SAMPLED]:
         tensors = _sample(context, models, name)
         compared = _bf16(tensors.dtype, tensors.base)
         for task, words in tensors.tasks.items():
             near[task].append(float(nearness(_bf16(tensors.dtype, words), compared)))
+        started = time.monotonic()
         found = measure(arguments, method, tensors, Effort.FAST, context.threads)
+        duration_s += time.monotonic() - started
         sampled += len(tensors.base)
         main += found.n_bytes.get(MAIN, 0)
         branches += sum(n for ref, n in found.n_bytes.items() if ref != MAIN)
     _refuse_strangers(models, near)
-    duration_s = time.monotonic() - started
     size = sum(models.base.tensors[name].ref.size for name in names)
     n_tasks, share = len(models.tasks), size / max(sampled, 1)
     now = sum(own_bytes(context, models, task) for task in models.tasks)
@@ -115,8 +116,8 @@ def _estimate(context: ComputeContext, models: MergeModels) -> Estimate:
         lossy_bytes=round(branches * share) if arguments.lossless else None,
         read_bytes=size * (n_tasks + 1) + 3 * n_tasks * size,
         memory_bytes=BUFFER_BYTES + (400 << 20),
-        # The sample is merged and coded once; each branch is read, made and hashed as well.
-        seconds=round(duration_s * share * (1 + n_tasks / 2), 1),
+        # What is measured is merging and coding; everything is also read, put, read back, hashed.
+        seconds=round(3 * duration_s * share, 1),
     )
 
 
