@@ -102,6 +102,17 @@ def test_the_command_compares_and_draws(family: Family, tmp_path: Path) -> None:
     assert "needs the name" in nameless.error()["message"]
 
 
+def test_a_wrong_line_of_questions_is_named(family: Family, tmp_path: Path) -> None:
+    to_hub = {"DELTAHUB_URL": family.hub.url, "DELTAHUB_TOKEN": family.token}
+    questions = tmp_path / "questions.jsonl"
+    compare = ("merge", "compare", "--base", "ann/base", *family.models, "--json")
+    for line, fault in (("{", "line 2: no JSON"), ('{"input": "a"}', "expected: Field required")):
+        questions.write_text(f'{{"input": "a", "expected": "b"}}\n{line}\n')
+        told = deltahub(*compare, "--eval", str(questions), environment=to_hub)
+        assert told.status == 2
+        assert fault in told.error()["message"]
+
+
 def test_a_configuration_of_mergekit_is_merged(family: Family, tmp_path: Path) -> None:
     to_hub = {"DELTAHUB_URL": family.hub.url, "DELTAHUB_TOKEN": family.token}
     config = tmp_path / "config.yaml"

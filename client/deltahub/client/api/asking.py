@@ -1,7 +1,7 @@
 """Asking the hub for jobs that compute: a method for each kind of `deltahub.methods.kinds`."""
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from deltahub.client.api.endpoints import Api
@@ -114,8 +114,10 @@ class Asking:
         density: float = 0.2,
         rank: int | None = None,
         budget: float | str | None = None,
+        eval: Sequence[Mapping[str, Any]] | None = None,  # noqa: A002
         exclude: Sequence[str] | None = None,
         private: bool | None = None,
+        device: str = "auto",
         dry_run: bool = False,
         priority: Priority = "normal",
         idempotency_key: str | None = None,
@@ -137,8 +139,10 @@ class Asking:
             "density": density,
             "rank": rank,
             "budget": budget,
+            "eval": eval,
             "exclude": exclude,
             "private": private,
+            "device": device,
             "dry_run": dry_run,
         }
         return self.ask("merge", arguments, priority=priority, idempotency_key=idempotency_key)

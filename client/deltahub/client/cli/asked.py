@@ -1,9 +1,11 @@
 """Commands that ask for a job: made from the argument schema of its kind."""
 
+import json
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
 import click
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from deltahub.client.cli.output import Output, hub_options
@@ -95,6 +97,8 @@ def _argument(name: str, field: FieldInfo) -> click.Argument:
 def _option(name: str, field: FieldInfo) -> click.Option:
     flag = f"--{name.replace('_', '-')}"
     help_text = field.description
+    if _has_records(field):
+        return click.Option([flag, name], type=_Lines(), help=help_text)
     if field.annotation is bool:
         return click.Option([flag], is_flag=True, help=help_text)
     if bool in get_args(field.annotation):
@@ -106,6 +110,36 @@ def _option(name: str, field: FieldInfo) -> click.Option:
         multiple=_is_list(field),
         required=field.is_required(),
         help=help_text,
+    )
+
+
+class _Lines(click.Path):
+    """A file with one JSON object a line, as a list of them."""
+
+    name = "file"
+
+    def __init__(self) -> None:
+        super().__init__(exists=True, dir_okay=False, readable=True)
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        path = Path(str(super().convert(value, param, ctx)))
+        found = []
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            if line.strip():
+                try:
+                    found.append(json.loads(line))
+                except ValueError as exc:
+                    self.fail(f"{path}, line {number}: no JSON ({exc})", param, ctx)
+        return found
+
+
+def _has_records(field: FieldInfo) -> bool:
+    """Whether the field is a list of objects."""
+    lists = [each for each in get_args(field.annotation) if get_origin(each) is tuple]
+    return any(
+        isinstance(item, type) and issubclass(item, BaseModel)
+        for each in lists
+        for item in get_args(each)
     )
 
 

@@ -31,6 +31,12 @@ class Arguments(BaseModel, ABC):
         description="Whether the result is private. By default it is if one of its inputs is.",
     )
 
+    device: str = Field(
+        default="auto",
+        pattern=r"^(auto|cpu|cuda:[0-9]{1,2})$",
+        description="Where models run, if the job runs any: cpu, or a GPU such as cuda:0; auto "
+        "takes a GPU if there is one.",
+    )
     dry_run: bool = Field(
         default=False,
         description="Only check the inputs, and estimate bytes, memory and time.",

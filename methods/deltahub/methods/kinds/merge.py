@@ -2,7 +2,7 @@
 
 from typing import Any, ClassVar, Final, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from deltahub.methods.kinds.kind import Arguments, RepositoryName, RevisionName
 
@@ -17,6 +17,16 @@ Method = Literal[
 ]  # fmt: skip
 Rescaler = Literal["l1", "mean-l1", "tensor-l1", "l2", "tensor-l2"]
 COMPARE: Final = "compare"
+
+
+class Example(BaseModel):
+    """A question to a model, and the one right answer."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    input: str = Field(max_length=20_000)
+    expected: str = Field(min_length=1, max_length=2000)
+    task: str | None = Field(default=None, description="Only for this task; null: for all.")
 
 
 class MergeArguments(Arguments):
@@ -74,6 +84,12 @@ class MergeArguments(Arguments):
         description="compare: the most bytes that the result may take, in percent of the "
         "fine-tunes' files, such as 20%.",
     )
+    eval: tuple[Example, ...] | None = Field(
+        default=None,
+        max_length=10_000,
+        description="compare: examples that the models of each method answer; a file with one "
+        "JSON object a line, which has input, expected, and the task if it is for one alone.",
+    )
     exclude: tuple[str, ...] = Field(
         default=(r"(^|\.)(classifier|score|lm_head_task|head)\.",),
         description="Regular expressions of tensor names that are not merged: each task keeps its "
@@ -89,6 +105,8 @@ class MergeArguments(Arguments):
     def _check(self) -> Self:
         if self.name is None and self.method != COMPARE:
             raise ValueError(f"the method {self.method} needs the name of a new repository")
+        if self.eval is not None and self.method != COMPARE:
+            raise ValueError("eval belongs to compare")
         if self.lossless and self.method != "emr":
             raise ValueError("lossless belongs to the method emr; the method lossless is exact")
         return self

@@ -19,11 +19,16 @@ class Candidate(BaseModel):
     relative_error: float
     cosine: float
     worst_error: float = Field(description="The relative error of the worst task.")
+    accuracy: float | None = Field(
+        default=None, description="Share of examples that are answered exactly, over the tasks."
+    )
     is_static: bool = Field(description="One checkpoint for all tasks, instead of one for each.")
 
 
 class Comparison(BaseModel):
-    """All methods, the smallest first, and the choice: the smallest error within the budget."""
+    """All methods, the smallest first, and the choice within the budget: the highest accuracy where
+    it was measured, else the smallest error.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -40,7 +45,11 @@ def compare(
     """budget: percent of files_bytes; None for no limit."""
     limit = None if budget is None else round(files_bytes * budget / 100)
     within = [each for each in candidates if limit is None or each.n_bytes <= limit]
-    best = min(within, key=lambda each: (each.relative_error, each.n_bytes), default=None)
+    best = min(
+        within,
+        key=lambda each: (-(each.accuracy or 0.0), each.relative_error, each.n_bytes),
+        default=None,
+    )
     return Comparison(
         files_bytes=files_bytes,
         fine_tunes_bytes=fine_tunes_bytes,
@@ -64,7 +73,8 @@ def to_lines(found: Comparison) -> list[str]:
         lines.append(
             f"{each.method:<{width}}  {human_size(each.n_bytes):>9}  {share:>6.1%}"
             f"  error {each.relative_error:.3f}  cosine {each.cosine:.3f}"
-            f"  {'#' * round(20 * kept):<20}{mark}"
+            + ("" if each.accuracy is None else f"  right {each.accuracy:.1%}")
+            + f"  {'#' * round(20 * kept):<20}{mark}"
         )
     if found.choice is None and found.budget_bytes is not None:
         lines.append(f"no method takes at most {human_size(found.budget_bytes)}")

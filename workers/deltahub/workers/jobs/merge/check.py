@@ -8,7 +8,6 @@ import numpy.typing as npt
 
 from deltahub.codecs._native import widen_words
 from deltahub.codecs.dtypes import DType
-from deltahub.codecs.frames.base_choice import MIN_NEARNESS
 from deltahub.codecs.frames.nearness import U16, nearness, to_bf16
 from deltahub.codecs.protocol import Effort
 from deltahub.codecs.words import WORD_KINDS
@@ -19,6 +18,7 @@ from deltahub.registry.results.inputs import InputModel, InputTensor
 from deltahub.registry.results.stored import stored_bytes
 from deltahub.registry.uploads.limits import require_room
 from deltahub.workers.compute.context import ComputeContext
+from deltahub.workers.jobs.merge.evaluate import check_examples
 from deltahub.workers.jobs.merge.files import branch_files
 from deltahub.workers.jobs.merge.models import MAIN, MergeModels, load_models
 from deltahub.workers.jobs.merge.passes.measure import Tensors, measure
@@ -26,6 +26,9 @@ from deltahub.workers.jobs.merge.passes.parts import BUFFER_BYTES, read_elements
 
 # The largest tensors are sampled, at their middle.
 N_SAMPLED: Final = 8
+# Of the weights of two trainings from scratch about 7 % are near each other by chance. Small models
+# that were trained long after their base may have little more.
+MIN_NEARNESS: Final = 0.1
 SAMPLE_BYTES: Final = 1 << 18
 SAMPLE_COLUMNS: Final = 256
 
@@ -38,6 +41,9 @@ def check(context: ComputeContext, arguments: dict[str, Any]) -> dict[str, Any]:
     """
     models = load_models(context, arguments)
     _refuse_equal_models(models)
+    if models.arguments.device.startswith("cuda") and models.arguments.eval is None:
+        raise CannotMerge("merging runs on the CPU: leave device out, or choose cpu")
+    check_examples(context, models)
     estimate = _estimate(context, models)
     require_room(context.registry, estimate.merge_bytes)
     merged = {name: models.base.tensors[name] for name in models.plan.merged}

@@ -17,6 +17,7 @@ def compared(
     checked: Mapping[str, Any],
     n_bytes: Mapping[str, Mapping[str, int]],
     sums: Mapping[str, Mapping[str, list[list[float]]]],
+    accuracies: Mapping[str, Mapping[str, float]],
 ) -> tuple[dict[str, Any], list[str]]:
     """(result of the job, lines for a person). n_bytes, sums: by method, as steps return them."""
     n_tasks = len(checked["files"]) - 1
@@ -28,6 +29,7 @@ def compared(
             relative_error=0,
             cosine=1,
             worst_error=0,
+            accuracy=_mean(accuracies.get("lossless")),
             is_static=False,
         )
     ]
@@ -48,9 +50,14 @@ def compared(
                 relative_error=fmean(errors),
                 cosine=fmean(cosine for _, cosine in found),
                 worst_error=max(errors),
+                accuracy=_mean(accuracies.get(method)),
                 is_static=method in STATIC_METHODS,
             )
         )
     result = compare(candidates, checked["files_bytes"], now, arguments.budget)
     shown = {"comparison": result.model_dump(mode="json"), "picture": to_svg(result)}
     return shown, to_lines(result)
+
+
+def _mean(accuracies: Mapping[str, float] | None) -> float | None:
+    return fmean(accuracies.values()) if accuracies else None

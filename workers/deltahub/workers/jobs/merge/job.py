@@ -195,6 +195,17 @@ def _compare(run: _Run, arguments: MergeArguments, checked: dict[str, Any]) -> d
                 known[ref] = known.get(ref, 0) + n
             sums.setdefault(method, {}).update(done["sums"][method])
         first = done["next"]
-    result, lines = compared(arguments, checked, n_bytes, sums)
+    accuracies: dict[str, dict[str, float]] = {}
+    for method in (*n_bytes, "lossless") if arguments.eval is not None else ():
+        scales: dict[str, dict[str, float]] = {}
+        if method == "emr":
+            tasks = [ref for ref in checked["files"] if ref != _MAIN]
+            for number, task in enumerate(tasks):
+                of_task = sums_of_json(checked["counts"], sums[method], number)
+                scales[task] = emr.scales(arguments.rescaler, of_task)
+        given: dict[str, Any] = {"method": method, "scales": scales}
+        path = f"{_HERE}.evaluate:evaluate"
+        accuracies[method] = run.compute(f"evaluate {method}", path, given, (_MADE, 1))
+    result, lines = compared(arguments, checked, n_bytes, sums, accuracies)
     run.context.step("tell the frontier", lambda: _tell(run.context, lines))
     return result

@@ -1,0 +1,1 @@
+"""How well a model does on examples: loads torch and transformers when it is used."""
