@@ -26,10 +26,10 @@ def test_a_worker_that_is_killed_in_each_stage_ends_with_the_same_bytes(family: 
     deadline = time.monotonic() + 120
     while not running.refresh().is_over:
         assert time.monotonic() < deadline
-        stage = (running.job.progress or {}).get("stage")
+        stage = str((running.job.progress or {}).get("stage", ""))
         pid = worker.pid
         if running.job.state == "running" and stage not in seen and pid and len(seen) < 5:
-            seen.add(stage or "")
+            seen.add(stage)
             os.kill(pid, signal.SIGKILL)
             while worker.pid in (pid, None):
                 time.sleep(0.05)
