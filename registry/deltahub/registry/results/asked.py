@@ -81,6 +81,8 @@ def ask(
     """
     user = require_writer(caller)
     with reg.db.write() as session:
+        # Serializes the user's requests: keys and the number of jobs are checked, then written.
+        session.get(User, user.user_id, with_for_update=True)
         known = _known(session, user, wish, idempotency_key)
         if known is None:
             revisions = [_pinned(session, user, each) for each in wish.inputs]
