@@ -99,6 +99,14 @@ def load_model(reg: Registry, reader: FileReader, revision_id: int, job_id: str)
     )
 
 
+def read_input(reg: Registry, reader: FileReader, model: InputModel, path: str) -> bytes:
+    """All bytes of a small file of the model, such as its config.json."""
+    (row,) = [file.row for file in model.files if file.path == path]
+    with reg.db.read() as session:
+        file = session.get_one(File, row)
+    return b"".join(bytes(piece) for piece in reader.stream_pieces(file, 0, file.size))
+
+
 def _refs(name: str, files: Iterable[InputFile]) -> dict[str, TensorRef]:
     refs: dict[str, TensorRef] = {}
     for file in files:

@@ -22,10 +22,14 @@ from deltahub.methods.adapters.lora import (
 )
 from deltahub.methods.errors import CannotMerge
 from deltahub.methods.merging.static import Values
-from deltahub.registry.db.models import File
 from deltahub.registry.packs.encoder_generation import generation_of
 from deltahub.registry.results.asked import granted
-from deltahub.registry.results.inputs import InputModel, InputTensor, load_model
+from deltahub.registry.results.inputs import (
+    InputModel,
+    InputTensor,
+    load_model,
+    read_input,
+)
 from deltahub.registry.results.stored import stored_tensors
 from deltahub.registry.results.tensors import MadePack, MadeTensor
 from deltahub.workers.compute.context import ComputeContext
@@ -59,7 +63,9 @@ def merge_adapter(context: ComputeContext, arguments: dict[str, Any]) -> dict[st
     grant = granted(context.registry, context.job_id)
     models = inputs_of(context, grant.revisions)
     base, adapter = models[0], models[arguments["number"]]
-    config = parse_config(_read(context, adapter, CONFIG_FILE), adapter.title)
+    config = parse_config(
+        read_input(context.registry, context.reader, adapter, CONFIG_FILE), adapter.title
+    )
     changes = changes_of(adapter.tensors.keys(), base.tensors.keys(), adapter.title)
     names = [name for name in base.tensors if name in changes]
     position: int = arguments["first"]
@@ -104,13 +110,6 @@ def inputs_of(context: ComputeContext, revisions: Sequence[int]) -> list[InputMo
     found = [load_model(context.registry, context.reader, row, context.job_id) for row in revisions]
     context.memo["inputs"] = found
     return found
-
-
-def _read(context: ComputeContext, model: InputModel, path: str) -> bytes:
-    (row,) = [file.row for file in model.files if file.path == path]
-    with context.registry.db.read() as session:
-        file = session.get_one(File, row)
-    return b"".join(bytes(piece) for piece in context.reader.stream_pieces(file, 0, file.size))
 
 
 def _merge_tensor(

@@ -16,8 +16,7 @@ from deltahub.methods.evaluation.exact_match import (
     require_packages,
 )
 from deltahub.methods.kinds.merge import Example
-from deltahub.registry.db.models import File
-from deltahub.registry.results.inputs import InputModel
+from deltahub.registry.results.inputs import InputModel, read_input
 from deltahub.workers.compute.context import ComputeContext
 from deltahub.workers.jobs.merge.files import branch_files
 from deltahub.workers.jobs.merge.models import MAIN, MergeModels, load_models
@@ -48,7 +47,9 @@ def evaluate(context: ComputeContext, arguments: dict[str, Any]) -> dict[str, fl
                 continue
             folder = Path(scratch) / ("main" if is_static else task)
             model = models.base if is_static else models.tasks[task]
-            kind = check_model(_read(context, model, CONFIG), model.title)
+            kind = check_model(
+                read_input(context.registry, context.reader, model, CONFIG), model.title
+            )
             if not folder.exists():
                 scales = arguments["scales"].get(task, {})
                 _write_model(context, models, method, (task, model), scales, folder)
@@ -77,14 +78,7 @@ def check_examples(context: ComputeContext, models: MergeModels) -> None:
     for model in (models.base, *models.tasks.values()):
         if all(file.path != CONFIG for file in model.files):
             raise CannotMerge(f"{model.title} has no {CONFIG}, so it cannot be evaluated")
-        check_model(_read(context, model, CONFIG), model.title)
-
-
-def _read(context: ComputeContext, model: InputModel, path: str) -> bytes:
-    (row,) = [file.row for file in model.files if file.path == path]
-    with context.registry.db.read() as session:
-        file = session.get_one(File, row)
-    return b"".join(bytes(piece) for piece in context.reader.stream_pieces(file, 0, file.size))
+        check_model(read_input(context.registry, context.reader, model, CONFIG), model.title)
 
 
 def _write_model(
@@ -102,7 +96,7 @@ def _write_model(
         if file.recipe is None and not file.path.endswith(".index.json"):
             path = folder / file.path
             path.parent.mkdir(parents=True, exist_ok=True)
-            data = _read(context, model, file.path)
+            data = read_input(context.registry, context.reader, model, file.path)
             if len(data) <= _MOST_BYTES:
                 path.write_bytes(data)
     merged = set(models.plan.merged)
