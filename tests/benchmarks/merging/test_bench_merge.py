@@ -1,0 +1,92 @@
+"""`make bench-merge` in small: what has to hold for a base and its fine-tunes, on trained ones."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.merging import tasks_digits
+from benchmarks.merging.methods import METHODS, Merged, mean_score, mergeable
+from benchmarks.merging.run import measure, panel, summarise
+from benchmarks.merging.suite import Suite
+
+SEED = 0
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
+def digits(models: Path) -> Suite:
+    if importlib.util.find_spec("sklearn") is None:
+        pytest.skip("scikit-learn, which `make bench-merge` installs, has the digits")
+    recipe = tasks_digits.Recipe(("rot90", "invert"), hidden=64, base_steps=150, steps=80)
+    return tasks_digits.make_suite(models, SEED, recipe)
+
+
+@pytest.fixture(scope="module", params=[digits])
+def suite(request: pytest.FixtureRequest, models: Path) -> Suite:
+    torch.set_num_threads(1)
+    return request.param(models)
+
+
+@pytest.fixture(scope="module")
+def merged(suite: Suite) -> dict[str, Merged]:
+    return {name: method(suite) for name, method in METHODS.items()}
+
+
+def test_no_merge_is_better_than_the_fine_tunes(suite: Suite, merged: dict[str, Merged]) -> None:
+    scores = {name: mean_score(suite.tasks, found) for name, found in merged.items()}
+    assert scores["individual"] == max(scores.values())
+    assert scores["individual"] > scores["base"] + 0.1
+    assert scores["task arithmetic"] >= scores["average"]  # one of its scales is a half
+    assert min(scores["EMR"], scores["BitDelta"]) > scores["base"]
+
+
+def test_what_is_kept_for_more_tasks_takes_more_bytes(merged: dict[str, Merged]) -> None:
+    sizes = {name: found.size_bytes for name, found in merged.items()}
+    assert sizes["base"] == sizes["average"] == sizes["task arithmetic"]
+    assert sizes["average"] < sizes["BitDelta"] < sizes["EMR"]
+    assert sizes["average"] < sizes["individual"]
+
+
+def test_a_merge_of_one_fine_tune_by_emr_is_that_fine_tune(suite: Suite) -> None:
+    alone = Suite(suite.name, suite.seed, suite.base, suite.tasks[:1], suite.folder)
+    (weights,) = METHODS["EMR"](alone).weights
+    assert all(torch.equal(weights[name], alone.tasks[0].weights[name]) for name in weights)
+
+
+def test_emr_moves_an_element_only_in_the_direction_of_the_fine_tune(
+    suite: Suite, merged: dict[str, Merged]
+) -> None:
+    for task, weights in zip(suite.tasks, merged["EMR"].weights, strict=True):
+        for name in mergeable(suite):
+            base = suite.base[name]
+            wanted, found = task.weights[name].double() - base, weights[name].double() - base
+            assert bool((found * wanted >= 0).all()), name
+        assert all(torch.equal(weights[name], task.weights[name]) for name in task.kept)
+
+
+def test_what_was_trained_is_loaded(
+    request: pytest.FixtureRequest, suite: Suite, models: Path
+) -> None:
+    files = {task.name: task.folder.stat().st_mtime_ns for task in suite.tasks}
+    make = request.node.callspec.params["suite"]
+    again = make(models)
+    assert {task.name: task.folder.stat().st_mtime_ns for task in again.tasks} == files
+    for task, same in zip(suite.tasks, again.tasks, strict=True):
+        assert task.score(task.weights) == same.score(same.weights)
+
+
+def test_a_table_has_a_line_for_each_method_and_the_picture_a_point(suite: Suite) -> None:
+    rows = measure(suite)
+    lines = summarise(rows)
+    assert [line.method for line in lines] == list(METHODS)
+    metric = next(iter(lines[0].scores))
+    scores = [row.score for row in rows if (row.method, row.metric) == ("individual", metric)]
+    assert lines[0].scores[metric][0] == pytest.approx(sum(scores) / len(scores))
+    points = panel("title", lines).points
+    assert [point.name for point in points] == list(METHODS)
+    assert (points[0].name, points[0].bytes_percent) == ("individual", 100)
