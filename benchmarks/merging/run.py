@@ -15,7 +15,7 @@ from statistics import mean, stdev
 
 import torch
 
-from benchmarks.merging import tasks_digits
+from benchmarks.merging import tasks_digits, tasks_llama
 from benchmarks.merging.methods import METHODS
 from benchmarks.merging.picture import Panel, Point, draw
 from benchmarks.merging.suite import Suite
@@ -23,9 +23,11 @@ from benchmarks.results_file import RESULTS, print_columns, write_results
 
 SUITES: dict[str, Callable[[Path, int], Suite]] = {
     tasks_digits.NAME: tasks_digits.make_suite,
+    tasks_llama.NAME: tasks_llama.make_suite,
 }
 TITLES = {
     tasks_digits.NAME: "8 domains of real digits, an MLP of 0.6 million F32 weights",
+    tasks_llama.NAME: "8 operations on sequences, a Llama of 1.0 million BF16 weights",
 }
 WHOLE = "individual"  # always measured: the others are held against it
 _PACKAGES = ("torch", "transformers", "safetensors", "numpy", "scikit-learn")

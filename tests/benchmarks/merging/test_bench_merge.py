@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
-from benchmarks.merging import tasks_digits
+from benchmarks.merging import tasks_digits, tasks_llama
 from benchmarks.merging.methods import METHODS, Merged, mean_score, mergeable
 from benchmarks.merging.run import measure, panel, summarise
 from benchmarks.merging.suite import Suite
@@ -26,7 +27,24 @@ def digits(models: Path) -> Suite:
     return tasks_digits.make_suite(models, SEED, recipe)
 
 
-@pytest.fixture(scope="module", params=[digits])
+def llama(models: Path) -> Suite:
+    recipe = tasks_llama.Recipe(
+        ("shift", "sort"),
+        hidden=48,
+        layers=2,
+        heads=2,
+        intermediate=96,
+        base_batch=32,
+        base_steps=100,
+        base_learning_rate=3e-3,
+        steps=60,
+        learning_rate=1e-3,
+        n_test=100,
+    )
+    return tasks_llama.make_suite(models, SEED, recipe)
+
+
+@pytest.fixture(scope="module", params=[digits, llama])
 def suite(request: pytest.FixtureRequest, models: Path) -> Suite:
     torch.set_num_threads(1)
     return request.param(models)
@@ -67,6 +85,16 @@ def test_emr_moves_an_element_only_in_the_direction_of_the_fine_tune(
             wanted, found = task.weights[name].double() - base, weights[name].double() - base
             assert bool((found * wanted >= 0).all()), name
         assert all(torch.equal(weights[name], task.weights[name]) for name in task.kept)
+
+
+def test_a_stock_client_generates_the_answers_that_were_scored(models: Path) -> None:
+    task = llama(models).tasks[0]
+    model = AutoModelForCausalLM.from_pretrained(task.folder, dtype=torch.float32)
+    letters = [3, 1, 4, 1, 5, 9, 2, 6]
+    tokens = torch.tensor([tasks_llama.question("shift", letters)])
+    options = {"attention_mask": torch.ones_like(tokens), "max_new_tokens": 20, "do_sample": False}
+    found = model.generate(tokens, **options)[0, tokens.shape[1] :].tolist()
+    assert found == [(letter + 7) % tasks_llama.LETTERS for letter in letters] + [tasks_llama.END]
 
 
 def test_what_was_trained_is_loaded(
