@@ -9,7 +9,7 @@ from typing import Final
 _WIDTH: Final = 820
 _PANEL: Final = 330  # height of a panel
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 44, 48
-_COLUMN: Final = 45  # % of the bytes: where the names of the crowded left stand
+_COLUMN: Final = 40  # % of the bytes: where the names of the crowded left stand
 _LINE: Final = 18  # from one name to the next
 # Colours for a light page, and for a dark one.
 _STYLE: Final = """

@@ -1,6 +1,8 @@
 """`make bench-merge` in small: what has to hold for a base and its fine-tunes, on trained ones."""
 
 import importlib.util
+import re
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from benchmarks.merging import tasks_digits, tasks_llama
 from benchmarks.merging.methods import METHODS, Merged, mean_score, mergeable
+from benchmarks.merging.picture import Panel, Point, draw
 from benchmarks.merging.run import measure, panel, summarise
 from benchmarks.merging.suite import Suite
 
@@ -118,3 +121,13 @@ def test_a_table_has_a_line_for_each_method_and_the_picture_a_point(suite: Suite
     points = panel("title", lines).points
     assert [point.name for point in points] == list(METHODS)
     assert (points[0].name, points[0].bytes_percent) == ("individual", 100)
+
+
+def test_names_in_the_picture_do_not_lie_upon_each_other() -> None:
+    crowd = [Point(f"method {i}", 12 + i, score) for i, score in enumerate([30, 31, 31, 90, 91])]
+    panels = [Panel("title", "accuracy", [Point("individual", 100, 94), *crowd])]
+    label = r'<text x="([\d.]+)" y="([\d.]+)"[^>]*>([^<]* at \d+ %)</text>'
+    names = [(float(x), float(y), text) for x, y, text in re.findall(label, draw(panels))]
+    assert len(names) == 6
+    for (x, y, text), (other_x, other_y, other) in combinations(names, 2):
+        assert x != other_x or abs(y - other_y) >= 16, (text, other)
