@@ -8,7 +8,7 @@ PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help install demo test test-campaigns test-clients test-postgresql test-s3 test-operations check \
-	bench bench-pairs bench-codecs clean fuzz fuzz-merge fuzz-coverage
+	bench bench-pairs bench-codecs bench-merge clean fuzz fuzz-merge fuzz-coverage
 .DEFAULT_GOAL := help
 
 help:
@@ -23,6 +23,7 @@ help:
 	@echo "make bench   the codecs beside others, speed through the server, peak memory: an hour"
 	@echo "make bench-pairs   train the bases and fine-tunes of benchmarks/pairs.toml, once: two hours"
 	@echo "make bench-codecs  sizes and speeds of the codecs and their rivals on those pairs: 40 minutes"
+	@echo "make bench-merge   what methods of merging fine-tunes keep of their accuracy: half an hour"
 	@echo "make fuzz    look for inputs that the native decoders mistake, FUZZ_SECONDS=600 each (needs clang)"
 	@echo "make fuzz-coverage  how many of the decoders' lines tests/corpus reaches: half a minute"
 	@echo "make fuzz-merge     take what make fuzz found, and adds coverage, into tests/corpus"
@@ -89,6 +90,11 @@ bench-codecs: bench-pairs
 	$(PIP) -c constraints.txt \
 		zipnn==0.5.4 pcodec==1.1.0 openzl==0.3.0
 	$(PY) -m benchmarks.codecs.run
+
+# The digits are a file in a package; the package itself, and what it needs, are not used.
+bench-merge: $(STAMP)
+	$(PIP) --no-deps scikit-learn==1.9.1
+	$(PY) -m benchmarks.merging.run --picture docs/merging.svg
 
 bench: $(STAMP)
 	$(PIP) -c constraints.txt zipnn==0.5.4
