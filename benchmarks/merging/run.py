@@ -16,11 +16,13 @@ from statistics import mean, stdev
 import torch
 
 from benchmarks.merging import tasks_digits, tasks_llama
-from benchmarks.merging.methods import METHODS
+from benchmarks.merging.hub_methods import HUB_METHODS
+from benchmarks.merging.methods import METHODS as PLAIN_METHODS
 from benchmarks.merging.picture import Panel, Point, draw
 from benchmarks.merging.suite import Suite
 from benchmarks.results_file import RESULTS, print_columns, write_results
 
+METHODS = PLAIN_METHODS | HUB_METHODS
 SUITES: dict[str, Callable[[Path, int], Suite]] = {
     tasks_digits.NAME: tasks_digits.make_suite,
     tasks_llama.NAME: tasks_llama.make_suite,
