@@ -23,7 +23,7 @@ help:
 	@echo "make bench   the codecs beside others, speed through the server, peak memory: an hour"
 	@echo "make bench-pairs   train the bases and fine-tunes of benchmarks/pairs.toml, once: two hours"
 	@echo "make bench-codecs  sizes and speeds of the codecs and their rivals on those pairs: 40 minutes"
-	@echo "make bench-merge   what methods of merging fine-tunes keep of their accuracy: half an hour"
+	@echo "make bench-merge   what methods of merging fine-tunes keep of their accuracy: a quarter of an hour"
 	@echo "make fuzz    look for inputs that the native decoders mistake, FUZZ_SECONDS=600 each (needs clang)"
 	@echo "make fuzz-coverage  how many of the decoders' lines tests/corpus reaches: half a minute"
 	@echo "make fuzz-merge     take what make fuzz found, and adds coverage, into tests/corpus"

@@ -98,8 +98,8 @@ def summarise(rows: Sequence[Row]) -> list[Line]:
             means = [mean(found) for found in by_seed.values()]
             error = stdev(means) / len(means) ** 0.5 if len(means) > 1 else float("nan")
             scores[metric] = (mean(means), error)
-        notes = {row.seed: row.note for row in of_method if row.note}
-        lines.append(Line(method, of_method[0].stored_bytes, scores, tuple(notes.values())))
+        notes = tuple(dict.fromkeys(row.note for row in of_method if row.note))
+        lines.append(Line(method, of_method[0].stored_bytes, scores, notes))
     return lines
 
 
@@ -124,7 +124,7 @@ def print_table(title: str, lines: Sequence[Line]) -> None:
     )
     for line in lines:
         if line.notes:
-            print(f"{line.method}, by seed: {'; '.join(line.notes)}", flush=True)
+            print(f"{line.method}: {'; '.join(line.notes)}", flush=True)
 
 
 def panel(title: str, lines: Sequence[Line]) -> Panel:
