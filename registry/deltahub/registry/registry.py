@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -22,6 +22,10 @@ from deltahub.registry.stores.current import OBJECTS, StoreOpener, refuse_half_r
 from deltahub.registry.stores.deferring import DeferringStore
 
 CACHE = "cache"
+
+
+# How the scratch folders of jobs begin.
+JOB_FOLDER: Final = "job-"
 
 
 class Registry:
@@ -52,6 +56,10 @@ class Registry:
         self.scratch = self.data_dir / "scratch"
         # Disk space that a cache of this process gives back when the disk gets full, in bytes.
         self.reclaimable_bytes: Callable[[], int] = lambda: 0
+
+    def job_folder(self, job_id: str) -> Path:
+        """Where a job may write local files. Whoever runs the job makes and deletes it."""
+        return self.scratch / f"{JOB_FOLDER}{job_id}"
 
     @classmethod
     def open(cls, settings: Settings, disk: Disk | None = None) -> Self:

@@ -64,6 +64,21 @@ def test_a_finished_job_stays_as_it_is(reg: Registry, alice: Caller) -> None:
     assert not info.is_cancel_asked
 
 
+def test_what_no_database_takes_is_escaped_and_long_text_is_cut(
+    reg: Registry, alice: Caller
+) -> None:
+    job_id = enqueue(reg, alice)
+    with reg.db.write() as session:
+        queue.mark_running(session, job_id)
+        queue.add_line(session, job_id, "a\0b \ud800")
+        assert queue.mark_failed(session, job_id, "job_failed", "x\0\udfff" + "y" * 10_000_000)
+    info = requests.get_job(reg, alice, job_id)
+    assert info.error is not None
+    assert info.error.startswith("x\\0\\udfffyyy")
+    assert len(info.error) < 20_000
+    assert [line.text for line in requests.log_of(reg, alice, job_id, 0)] == ["a\\0b \\ud800"]
+
+
 def test_jobs_are_taken_up_in_order_and_by_kind(reg: Registry) -> None:
     first, third, second = (enqueue(reg, kind=kind) for kind in ("ingest", "replan", "ingest"))
     with reg.db.read() as session:

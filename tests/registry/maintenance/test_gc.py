@@ -298,6 +298,21 @@ def test_leftover_scratch_files_go_once_they_are_old(reg: Registry) -> None:
     assert young.exists()
 
 
+def test_a_jobs_folder_goes_once_all_in_it_is_old(reg: Registry) -> None:
+    old, used, other = reg.job_folder("old"), reg.job_folder("used"), reg.scratch / "other"
+    for folder in (old, used, other):
+        folder.mkdir()
+        (folder / "file").write_bytes(b"x" * 100)
+        os.utime(folder, (0, 0))
+    os.utime(old / "file", (0, 0))
+    os.utime(other / "file", (0, 0))
+    assert plan_gc(reg).freed_bytes == 100
+    collect(reg)
+    assert not old.exists()
+    assert used.exists()
+    assert other.exists()  # no job's
+
+
 def test_what_a_dead_put_wrote_goes_once_it_is_old(reg: Registry) -> None:
     folder = reg.data_dir / "objects" / ".tmp"
     old, young = folder / "old", folder / "young"

@@ -21,7 +21,7 @@ from deltahub.registry.packs.encoder_generation import generation_of
 from deltahub.registry.results.files import FileMaker
 from deltahub.registry.results.inputs import load_model
 from deltahub.registry.results.publish import Branch, Result, publish
-from deltahub.registry.results.stored import stored_bytes
+from deltahub.registry.results.stored import stored_bytes, stored_tensors
 from deltahub.registry.results.tensors import UNNAMED, MadePack, MadeTensor
 from support.models import tiny_models as tiny
 from support.registry.ingested import push_ingested, read_file
@@ -107,11 +107,15 @@ def test_all_branches_appear_at_once_and_hold_the_made_tensors(work: Work) -> No
 
 
 def test_stored_bytes_are_those_of_the_tensors_frames(work: Work) -> None:
-    zeros = make_tensor(work, 1, torch.zeros(64, 64)).hex()
-    weights = make_tensor(work, 1, tiny.base()["up.weight"] * 2).hex()
-    assert 0 < stored_bytes(work.reg, 1, [zeros]) < 1000
-    both = stored_bytes(work.reg, 1, [zeros, weights])
-    assert both == stored_bytes(work.reg, 1, [zeros]) + stored_bytes(work.reg, 1, [weights])
+    contents = [
+        make_tensor(work, 1, values)
+        for values in (torch.zeros(64, 64), tiny.base()["up.weight"] * 2)
+    ]
+    rows = stored_tensors(work.reg, 1, contents)
+    zeros, weights = (rows[content] for content in contents)
+    assert 0 < stored_bytes(work.reg, [zeros]) < 1000
+    both = stored_bytes(work.reg, [zeros, weights, zeros])
+    assert both == stored_bytes(work.reg, [zeros]) + stored_bytes(work.reg, [weights])
 
 
 def test_a_lost_file_is_named_and_not_waited_for(work: Work) -> None:

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,6 +37,8 @@ def die(context, arguments):
     os.kill(os.getpid(), 9)
 
 def sleep(context, arguments):
+    (context.folder() / "model").write_bytes(b"half of it")
+    context.log("asleep")
     time.sleep(600)
 
 def refuse(context, arguments):
@@ -119,21 +120,25 @@ def test_a_process_that_dies_fails_its_step_and_is_replaced(process: ComputeProc
     assert run(process, "add", n=1)["sum"] == 1
 
 
-def test_a_cancelled_step_ends_at_once(process: ComputeProcess) -> None:
+def test_a_cancelled_step_ends_at_once(process: ComputeProcess, tmp_path: Path) -> None:
+    scratch = tmp_path / "data" / "scratch"
     run(process, "add", n=1)
-    is_cancelled = threading.Event()
+    asleep: list[float] = []
+
+    def on_log(line: str) -> None:
+        assert len(list(scratch.glob("*/model"))) == 1
+        asleep.append(time.monotonic())
 
     def check() -> None:
-        if is_cancelled.is_set():
+        if asleep:
             raise JobCancelled("cancelled")
 
-    threading.Timer(0.5, is_cancelled.set).start()
-    began = time.monotonic()
     with pytest.raises(JobCancelled):
         process.run(
-            f"{STEPS}:sleep", {}, on_progress=print, on_log=print, check_cancel=check
+            f"{STEPS}:sleep", {}, on_progress=print, on_log=on_log, check_cancel=check
         )  # fmt: skip
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - asleep[0] < 3
+    assert list(scratch.iterdir()) == []  # nothing of what it wrote is left
 
 
 WORKER = """

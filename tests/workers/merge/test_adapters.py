@@ -13,7 +13,7 @@ from deltahub.registry.maintenance.fsck.run import fsck
 from deltahub.workers.failures import StepFailed
 from support.merging.running import PATH, asked, branches, push_family, run_merge
 from support.models import tiny_models as tiny
-from support.registry.ingested import push_ingested, read_file
+from support.registry.ingested import push_ingested, read_file, stored_tensors
 
 RANK, ALPHA = 4, 16
 
@@ -71,8 +71,13 @@ def test_an_adapter_is_the_full_model_that_it_stands_for(
     push_adapter(reg, ann, tensors, use_rslora=uses_rslora)
     scale = ALPHA / (RANK**0.5 if uses_rslora else RANK)
     job = asked(reg, ann, [*names, "ann/lora"], method="lossless")
-    run_merge(reg, job)
+    report = run_merge(reg, job)["report"]
     found = branches(reg, "merged")
+    # An exact branch of an adapter is a full model, which takes more than the adapter.
+    shared = {each.id for each in stored_tensors(reg, found["main"]).values()}
+    own = [each for each in stored_tensors(reg, found["lora"]).values() if each.id not in shared]
+    assert report["tasks"][1]["branch_bytes"] == sum(each.stored_bytes for each in own)
+    assert report["tasks"][1]["branch_bytes"] > report["tasks"][1]["fine_tune_bytes"]
     made = load(read_file(reg, found["lora"], PATH))
     for name, expected in merged(tensors, scale).items():
         assert torch.allclose(made[name], expected, rtol=1e-6, atol=0), name

@@ -14,7 +14,7 @@ from deltahub.registry import Caller, Registry
 from deltahub.registry.maintenance.fsck.run import fsck
 from support.merging.running import PATH, asked, branches, push_family, run_merge
 from support.models import tiny_models as tiny
-from support.registry.ingested import read_file
+from support.registry.ingested import read_file, stored_tensors
 
 N_TASKS = 3
 TASKS = [tiny.task(number) for number in range(N_TASKS)]
@@ -53,6 +53,24 @@ def test_a_method_makes_its_branches_and_reports_their_errors(
     assert b"merged by" in read_file(reg, found["main"], "README.md")
 
 
+@pytest.mark.parametrize("method", ["emr", "bitdelta", "low-rank", "lossless"])
+def test_the_bytes_of_a_branch_are_all_that_the_base_and_main_have_not(
+    reg: Registry, ann: Caller, method: str
+) -> None:
+    report = merged(reg, ann, method, exclude=[r"^down\.weight"])
+    found = branches(reg, "merged")
+    stored = {ref: stored_tensors(reg, row) for ref, row in found.items()}
+    # Where main is the base, it has nothing of its own.
+    shared = {each.id for each in stored["main"].values()}
+    for task in report.tasks:
+        own = {each.id: each.stored_bytes for each in stored[task.branch].values()
+               if each.id not in shared}  # fmt: skip
+        assert task.kept_tensors == 1
+        assert stored[task.branch]["down.weight"].id in own
+        assert task.branch_bytes == sum(own.values())
+    assert report.branches_bytes == sum(task.branch_bytes for task in report.tasks)
+
+
 def test_branches_of_a_lossless_emr_are_the_fine_tunes(reg: Registry, ann: Caller) -> None:
     report = merged(reg, ann, "emr", lossless=True)
     found = branches(reg, "merged")
@@ -85,14 +103,15 @@ def test_a_smaller_rank_takes_fewer_bytes_and_keeps_less(reg: Registry, ann: Cal
 
 def test_the_comparison_says_what_the_methods_then_do(reg: Registry, ann: Caller) -> None:
     names = push_family(reg, ann, TASKS)
-    result = run_merge(reg, asked(reg, ann, names, method=COMPARE, name=None))
+    given = {"exclude": [r"^down\.weight"]}  # which each branch keeps, and the bytes of all include
+    result = run_merge(reg, asked(reg, ann, names, method=COMPARE, name=None, **given))
     found = Comparison.model_validate(result["comparison"])
     assert {each.method for each in found.candidates} == set(METHODS)
     assert found.choice == "lossless"
     assert result["picture"].startswith("<svg")
     by_method = {each.method: each for each in found.candidates}
-    for method in ("emr", "bitdelta", "ties"):
-        options = {"method": method, "name": f"ann/{method}"}
+    for method in ("emr", "bitdelta", "ties", "lossless"):
+        options = {"method": method, "name": f"ann/{method}", **given}
         made = run_merge(reg, asked(reg, ann, names, **options))["report"]
         report = MergeReport.model_validate(made)
         errors = [task.relative_error for task in report.tasks]

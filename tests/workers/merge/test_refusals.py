@@ -116,6 +116,44 @@ def test_rights_that_end_while_the_job_waits_end_the_job(reg: Registry, ann: Cal
     assert failure.value.code == "repository_not_found"
 
 
+@pytest.mark.parametrize("change", ["base", "task0"])
+def test_rights_that_end_while_the_job_runs_publish_nothing(
+    reg: Registry, ann: Caller, change: str
+) -> None:
+    names = push_family(reg, ann, [tiny.task(0), tiny.task(1)])
+    bob = caller(reg, "bob")
+
+    def run_step(name: str, function: Any) -> Any:
+        if name == "publish":
+            with reg.db.write() as session:
+                session.query(Repository).filter_by(name=change).one().is_private = True
+        return function()
+
+    with pytest.raises(StepFailed, match="may not read it"):
+        run_merge(reg, asked(reg, bob, names, base="ann/base"), run_step)
+    with reg.db.read() as session:
+        assert session.query(Repository).filter_by(name="merged").count() == 0
+
+
+def test_expressions_that_never_end_are_refused(
+    reg: Registry, ann: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = push_family(reg, ann, [tiny.task(0), tiny.task(1)])
+    monkeypatch.setattr("deltahub.workers.jobs.merge.models.MATCHING_S", 0.2)
+    with pytest.raises(StepFailed, match="matching the expressions of exclude takes too long"):
+        run_merge(reg, asked(reg, ann, names, exclude=["^(.|.|.|.)*!$"]))
+
+
+def test_a_tensor_too_large_for_the_memory_is_named_before_anything_is_made(
+    reg: Registry, ann: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = push_family(reg, ann, [tiny.task(0), tiny.task(1)])
+    monkeypatch.setattr("resource.getrlimit", lambda _: (100_000, 100_000))
+    with pytest.raises(StepFailed, match=r"up\.weight would need .* choose emr"):
+        run_merge(reg, asked(reg, ann, names, method="iso-c", dry_run=True))
+    assert run_merge(reg, asked(reg, ann, names, name="ann/emr"))["report"]
+
+
 def test_a_name_that_is_taken_while_the_job_runs_is_named(reg: Registry, ann: Caller) -> None:
     names = push_family(reg, ann, [tiny.task(0), tiny.task(1)])
     job = asked(reg, ann, names)

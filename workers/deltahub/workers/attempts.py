@@ -43,8 +43,8 @@ class Kind:
     steps_version: int = 1
 
 
-# Jobs that have made room for others and keep their thread and memory. With so many, jobs run to
-# their end.
+# Jobs of a lane that have made room for others and keep their thread and memory. With so many, jobs
+# run to their end.
 MAX_WAITING = 8
 # Longest time between two looks at the row of a job that waits for its turn.
 _LOOK_INTERVAL_S = 1.0
@@ -95,7 +95,9 @@ class AttemptRunner:
         # have made room for others.
         self._expected: set[Attempt] = set()
         self._in_thread: set[Attempt] = set()
-        self._n_waiting = 0
+        self._n_waiting = {queue.STORE: 0, queue.COMPUTE: 0}
+        # Of attempts that run; one that waits for its turn has none.
+        self._processes: dict[Attempt, ComputeProcess] = {}
 
     def attempt_of(self, job: Job) -> Attempt:
         """The job's attempt now, by today's steps."""
@@ -113,6 +115,7 @@ class AttemptRunner:
         with self._lock:
             self._expected.discard(attempt)
             self._in_thread.discard(attempt)
+            self._processes.pop(attempt, None)
         self.turns.release(attempt.workflow_id)
 
     def snapshot(self) -> tuple[set[Attempt], set[Attempt]]:
@@ -167,15 +170,20 @@ class AttemptRunner:
                 raise StepFailed(JobFailed.code, f"this version knows no job of kind {job.kind!r}")
             run_step = partial(self._run_step, attempt)
             child = ComputeProcess(self._registry, self._settings, job.id)
+            self._processes[attempt] = child
             with child:
                 context = JobContext(self._registry, self._reader, job.id, run_step, child)
                 result = kind.run(context, dict(job.payload))
         except JobCancelled:
-            self._write(lambda session: queue.mark_cancelled(session, attempt.job_id))
+            self._write(
+                lambda session: queue.mark_cancelled(session, attempt.job_id, attempt.number)
+            )
         except Exception as error:
             self._end_with_error(attempt, error)
         else:
-            self._write(lambda session: queue.mark_done(session, attempt.job_id, result))
+            self._write(
+                lambda session: queue.mark_done(session, attempt.job_id, result, attempt.number)
+            )
             duration_s = time.monotonic() - started_at
             log.info("job=%s kind=%s done duration_s=%.3f", job.id, job.kind, duration_s)
 
@@ -192,7 +200,9 @@ class AttemptRunner:
             log.error("job=%s broke between steps", attempt.job_id, exc_info=error)
         log.warning("job=%s failed code=%s: %s", attempt.job_id, _code(error), error)
         self._write(
-            lambda session: queue.mark_failed(session, attempt.job_id, _code(error), str(error))
+            lambda session: queue.mark_failed(
+                session, attempt.job_id, _code(error), str(error), attempt.number
+            )
         )
 
     def _write(self, change: Callable[[WriteSession], object]) -> None:
@@ -246,15 +256,17 @@ class AttemptRunner:
         if is_short or self.turns.n_free(attempt.lane) > 0:
             return
         with self._lock:
-            if self._n_waiting >= MAX_WAITING:
+            if self._n_waiting[attempt.lane] >= MAX_WAITING:
                 return
-            self._n_waiting += 1
+            self._n_waiting[attempt.lane] += 1
         try:
             with self._registry.db.read() as session:
                 if not order.should_make_room(session, attempt.job_id):
                     return
             # Before the row is queued again: else the turn that it gets then would be released.
             self.turns.release(workflow_id)
+            if (process := self._processes.get(attempt)) is not None:
+                process.kill()  # the next step starts another
             with self._registry.db.write() as session:
                 is_queued = queue.make_room(session, attempt.job_id)
             if not is_queued or not self._has_turn(attempt):
@@ -264,7 +276,7 @@ class AttemptRunner:
             self.turns.grant(workflow_id, attempt.lane)
         finally:
             with self._lock:
-                self._n_waiting -= 1
+                self._n_waiting[attempt.lane] -= 1
 
     def _park_if_stopping(self) -> None:
         # An exception would end the workflow for good. A thread that blocks until the process ends

@@ -47,16 +47,26 @@ class LoraConfig:
     uses_rslora: bool
     is_transposed: bool  # fan_in_fan_out: the base's weights are (inputs, outputs)
 
-    def scale(self, module: str, rank: int) -> float:
-        """s of a module, by its name without the prefix of PEFT."""
-        alpha = next(
-            (
-                value
-                for pattern, value in self.alpha_pattern.items()
-                if re.fullmatch(rf"(.*\.)?({pattern})", module)
-            ),
-            self.alpha,
-        )
+    def scales_of(self, modules: Collection[str]) -> dict[str, float]:
+        """alpha of each module, by its name without the prefix of PEFT. CannotMerge for a pattern
+        that is no regular expression.
+        """
+        try:
+            patterns = [
+                (re.compile(rf"(.*\.)?({pattern})"), alpha)
+                for pattern, alpha in self.alpha_pattern.items()
+            ]
+        except re.error as exc:
+            raise CannotMerge(f"alpha_pattern has no regular expression: {exc}") from exc
+        return {
+            module: next(
+                (alpha for pattern, alpha in patterns if pattern.fullmatch(module)), self.alpha
+            )
+            for module in modules
+        }
+
+    def scale(self, alpha: float, rank: int) -> float:
+        """s of a module with this alpha and rank."""
         return alpha / (math.sqrt(rank) if self.uses_rslora else rank)
 
 
@@ -77,7 +87,7 @@ def parse_config(data: bytes, adapter: str) -> LoraConfig:
     """CannotMerge, which names the adapter, for one whose weights are not W + s B A."""
     try:
         config: dict[str, Any] = json.loads(data)
-        kind = str(config.get("peft_type"))
+        kind = str(config.get("peft_type"))[:40]
     except (ValueError, AttributeError) as exc:
         raise CannotMerge(f"{CONFIG_FILE} of {adapter} is no JSON object: {exc}") from exc
     if kind != "LORA":
@@ -146,16 +156,21 @@ def _target(name: str, base: Collection[str], adapter: str, own: str) -> str:
 
 
 def merged_weight(
-    config: LoraConfig, change: Change, weight: Values, down: Values, up: Values
+    scale: float,
+    is_transposed: bool,
+    change: Change,
+    weight: Values,
+    factors: tuple[Values, Values],
 ) -> Values:
-    """W + s B A, in float64. weight: the base's, as it is stored; down, up: A (r x inputs) and B
+    """W + s B A, in float64. weight: the base's, as it is stored; factors: A (r x inputs) and B
     (outputs x r). CannotMerge if the shapes do not fit.
     """
+    down, up = factors
     fault = f"the adapter's {change.down} {down.shape} and {change.up} {up.shape} do not fit"
     if down.ndim != 2 or up.ndim != 2 or up.shape[1] != down.shape[0]:
         raise CannotMerge(f"{fault} together")
-    product = config.scale(change.module, down.shape[0]) * (up @ down)
-    if change.is_embedding or config.is_transposed:
+    product = scale * (up @ down)
+    if change.is_embedding or is_transposed:
         product = product.T
     if product.shape != weight.shape:
         raise CannotMerge(f"{fault} to the base's weight {weight.shape}")

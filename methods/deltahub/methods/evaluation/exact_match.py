@@ -90,7 +90,7 @@ def accuracy(folder: Path, examples: Sequence[Example], kind: str, device: str) 
         tokenizer = AutoTokenizer.from_pretrained(folder, **only)
         auto = AutoModelForCausalLM if kind == "causal" else AutoModelForSequenceClassification
         model: Any = auto.from_pretrained(folder, use_safetensors=True, dtype="auto", **only)
-    except (OSError, ValueError, KeyError) as exc:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError) as exc:
         raise CannotMerge(f"transformers cannot load the model: {exc}") from exc
     model = model.to(device).eval()
     right = _right_causal if kind == "causal" else _right_labels

@@ -1,8 +1,15 @@
 """The arguments of the job `merge`."""
 
-from typing import Any, ClassVar, Final, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
 
 from deltahub.methods.kinds.kind import Arguments, RepositoryName, RevisionName
 
@@ -17,6 +24,8 @@ Method = Literal[
 ]  # fmt: skip
 Rescaler = Literal["l1", "mean-l1", "tensor-l1", "l2", "tensor-l2"]
 COMPARE: Final = "compare"
+# Characters of all examples together.
+MAX_EVAL: Final = 1_000_000
 
 
 class Example(BaseModel):
@@ -90,7 +99,8 @@ class MergeArguments(Arguments):
         description="compare: examples that the models of each method answer; a file with one "
         "JSON object a line, which has input, expected, and the task if it is for one alone.",
     )
-    exclude: tuple[str, ...] = Field(
+    exclude: tuple[Annotated[str, StringConstraints(max_length=200)], ...] = Field(
+        max_length=32,
         default=(r"(^|\.)(classifier|score|lm_head_task|head)\.",),
         description="Regular expressions of tensor names that are not merged: each task keeps its "
         "own.",
@@ -105,6 +115,8 @@ class MergeArguments(Arguments):
     def _check(self) -> Self:
         if self.name is None and self.method != COMPARE:
             raise ValueError(f"the method {self.method} needs the name of a new repository")
+        if sum(len(each.input) + len(each.expected) for each in self.eval or ()) > MAX_EVAL:
+            raise ValueError(f"eval has more than {MAX_EVAL} characters")
         if self.eval is not None and self.method != COMPARE:
             raise ValueError("eval belongs to compare")
         if self.lossless and self.method != "emr":

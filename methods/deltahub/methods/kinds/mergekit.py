@@ -46,6 +46,8 @@ def read_config(text: str) -> dict[str, Any]:
     weight = _one(weights, shared.get("weight"), "weight")
     density = _one(densities, shared.get("density"), "density")
     factor = _number(shared.get("lambda", 1), "lambda")
+    if method == "linear" and shared.get("normalize") is False:
+        raise CannotMerge("normalize: false; linear divides by the sum of the weights here")
     if method == "task_arithmetic":
         # mergekit divides by the sum of the weights only where `normalize` is set.
         n = len(models) if shared.get("normalize") else 1

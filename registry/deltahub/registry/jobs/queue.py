@@ -152,7 +152,7 @@ def postpone(
     job = session.get(Job, job_id)
     if job is None or (job.state, job.attempts) != ("running", attempt):
         return
-    code, message = error
+    code, message = error[0], _storable(error[1])
     if job.is_cancel_asked:
         mark_cancelled(session, job_id)
         return
@@ -183,7 +183,7 @@ def report_progress(
     done_bytes, total_bytes: of the stage. fraction: of the whole job, if it knows.
     """
     progress: dict[str, Any] = {
-        "stage": stage,
+        "stage": _storable(stage),
         "done_bytes": done_bytes,
         "total_bytes": total_bytes,
     }
@@ -198,7 +198,7 @@ def add_line(session: WriteSession, job_id: str, text: str) -> None:
     """Append a line to the job's log, unless the log is full or the job was deleted."""
     n_lines = select(func.count()).where(JobLine.job_id == job_id)
     if session.get(Job, job_id) is not None and (session.scalar(n_lines) or 0) < MAX_LINES:
-        session.add(JobLine(job_id=job_id, text=text[:MAX_LINE]))
+        session.add(JobLine(job_id=job_id, text=_storable(text)))
         session.flush()
 
 
@@ -216,30 +216,52 @@ def is_cancel_asked(session: ReadSession, job_id: str) -> bool:
     return asked is not False
 
 
-def mark_done(session: WriteSession, job_id: str, result: Mapping[str, Any]) -> bool:
-    """Finish a job with a result; False if it had ended already."""
+def mark_done(
+    session: WriteSession, job_id: str, result: Mapping[str, Any], attempt: int | None = None
+) -> bool:
+    """Finish a job with a result; False if it had ended already.
+
+    attempt: the number of the attempt that ended, here and below; a later one is not finished.
+    """
     values = {"state": "done", "result": dict(result), "error_code": None, "error": None}
-    return _finish(session, job_id, values)
+    return _finish(session, job_id, values, attempt)
 
 
-def mark_failed(session: WriteSession, job_id: str, code: str, message: str) -> bool:
+def mark_failed(
+    session: WriteSession, job_id: str, code: str, message: str, attempt: int | None = None
+) -> bool:
     """Finish a job with an error; False if it had ended already."""
-    return _finish(session, job_id, {"state": "failed", "error_code": code, "error": message})
+    values = {"state": "failed", "error_code": code, "error": _storable(message)}
+    return _finish(session, job_id, values, attempt)
 
 
-def mark_cancelled(session: WriteSession, job_id: str) -> bool:
+def mark_cancelled(session: WriteSession, job_id: str, attempt: int | None = None) -> bool:
     """Finish a job that was cancelled; with an error if its repository was deleted."""
     had_one = Job.repository_id.is_not(None) | (Job.kind == SCRUB) | (Job.lane == COMPUTE)
     is_there = session.scalar(select(Job.id).where(Job.id == job_id, had_one))
-    return _finish(session, job_id, CANCELLED if is_there is not None else DELETED)
+    return _finish(session, job_id, CANCELLED if is_there is not None else DELETED, attempt)
+
+
+def _storable(text: str) -> str:
+    """Text of a model or of a library, as every database takes it, and not without end."""
+    return text[:MAX_LINE].replace("\0", "\\0").encode(errors="backslashreplace").decode()
 
 
 def _change(
-    session: WriteSession, job_id: str, states: Collection[str], values: Mapping[str, Any]
+    session: WriteSession,
+    job_id: str,
+    states: Collection[str],
+    values: Mapping[str, Any],
+    attempt: int | None = None,
 ) -> bool:
     statement = update(Job).where(Job.id == job_id, Job.state.in_(states)).values(**values)
+    if attempt is not None:
+        statement = statement.where(Job.attempts == attempt)
     return cast(CursorResult[Any], session.execute(statement)).rowcount == 1
 
 
-def _finish(session: WriteSession, job_id: str, values: Mapping[str, Any]) -> bool:
-    return _change(session, job_id, ACTIVE, {"finished_at": utc_now(), "retry_at": None, **values})
+def _finish(
+    session: WriteSession, job_id: str, values: Mapping[str, Any], attempt: int | None
+) -> bool:
+    ended = {"finished_at": utc_now(), "retry_at": None, **values}
+    return _change(session, job_id, ACTIVE, ended, attempt)

@@ -137,11 +137,11 @@ def _classify(reg: Registry, found: Survey, row: _FrameRow, effort: Effort) -> N
             found.unreadable[row.tensor_id] = "its bytes are not in the store: run deltahub fsck"
         return
     fields = FIXED.unpack(head)
-    magic, frame_version, number, version, code, used_effort = *fields[:5], fields[19]
+    magic, frame_version, number, version, code, used_effort = *fields[:5], fields[20]
     if magic != MAGIC:
         found.unreadable[row.tensor_id] = "its bytes are damaged: run deltahub fsck --read-data"
         return
-    if frame_version != FRAME_VERSION:
+    if not 1 <= frame_version <= FRAME_VERSION:
         found.unreadable[row.tensor_id] = f"frame version {frame_version}"
         return
     try:

@@ -86,9 +86,9 @@ def ask(
         known = _known(session, user, wish, idempotency_key)
         if known is None:
             revisions = [_pinned(session, user, each) for each in wish.inputs]
-            _permit(session, user, wish.name, revisions, wish.private)
+            is_private, _ = _permit(session, user, wish.name, revisions, wish.private)
             _check_number(session, user)
-            known = _enqueue(session, user, wish, revisions, priority)
+            known = _enqueue(session, user, wish, (revisions, is_private), priority)
             session.get_one(Job, known).idempotency_key = idempotency_key
             audit.append(
                 session, user, "job.ask", wish.name or wish.kind, {"job": known, "kind": wish.kind}
@@ -99,23 +99,28 @@ def ask(
 def granted(reg: Registry, job_id: str) -> Granted:
     """What the job may do now. The errors of `ask`; JobNotFound if it was deleted."""
     with reg.db.write() as session:
-        job = session.get(Job, job_id)
-        if job is None:
-            raise JobNotFound(f"the job {job_id} was deleted")
-        payload = job.payload
-        user = None if job.user_id is None else session.get(User, job.user_id)
-        if user is None:
-            raise Forbidden("the user who asked for this job was deleted")
-        caller = Caller(user.id, user.name, user.is_admin, payload["scope"])
-        revisions = [_found(session, row) for row in payload["revisions"]]
-        # After it has published, the job's repository exists, and is its own.
-        name = None if job.repository_id is not None else payload["name"]
-        is_private, domain_id = _permit(session, caller, name, revisions, payload["private"])
-        if job.repository_id is not None:
-            own = session.get_one(Repository, job.repository_id)
-            is_private, domain_id = own.is_private, own.domain_id
-        rows = [revision.id for revision in revisions]
-        return Granted(caller, payload["arguments"], rows, is_private, domain_id)
+        return granted_in(session, job_id)
+
+
+def granted_in(session: WriteSession, job_id: str) -> Granted:
+    """Do the same as granted inside the caller's transaction."""
+    job = session.get(Job, job_id)
+    if job is None:
+        raise JobNotFound(f"the job {job_id} was deleted")
+    payload = job.payload
+    user = None if job.user_id is None else session.get(User, job.user_id)
+    if user is None:
+        raise Forbidden("the user who asked for this job was deleted")
+    caller = Caller(user.id, user.name, user.is_admin, payload["scope"])
+    revisions = [_found(session, row) for row in payload["revisions"]]
+    # After it has published, the job's repository exists, and is its own.
+    name = None if job.repository_id is not None else payload["name"]
+    is_private, domain_id = _permit(session, caller, name, revisions, payload["private"])
+    if job.repository_id is not None:
+        own = session.get_one(Repository, job.repository_id)
+        is_private, domain_id = own.is_private, own.domain_id
+    rows = [revision.id for revision in revisions]
+    return Granted(caller, payload["arguments"], rows, is_private, domain_id)
 
 
 def retry(reg: Registry, caller: Caller | None, job_id: str) -> JobInfo:
@@ -134,6 +139,12 @@ def retry(reg: Registry, caller: Caller | None, job_id: str) -> JobInfo:
         if job.state not in ("failed", "cancelled"):
             raise Conflict(f"the job {job_id} is {job.state}; only a job that did not end well can"
                            " be retried")  # fmt: skip
+        if job.user_id != user.user_id and not user.is_superuser:
+            raise Forbidden(f"{user.name} did not ask for the job {job_id}: ask for one like it")
+        if job.payload["scope"] == "admin" and user.scope != "admin":
+            raise Forbidden(f"the job {job_id} was asked for with a token of scope admin")
+        session.get(User, user.user_id, with_for_update=True)
+        _check_number(session, user)
         queue.queue_again(session, job)
         audit.append(session, user, "job.retry", job.kind, {"job": job_id})
     return requests.get_job(reg, user, job_id)
@@ -187,7 +198,11 @@ def _permit(
             " let the result be private"
         )
     if name is None:
-        return is_private, inputs[0].domain_id
+        # Nothing is published. What the job stores for a while lies where its inputs lie.
+        domains = {repository.domain_id for repository in hidden or inputs[:1]}
+        if len(domains) > 1:
+            raise InvalidRequest("private inputs of two namespaces are never read by one job")
+        return is_private, domains.pop()
     namespace = free_namespace(session, user, name)
     for repository in hidden:
         if repository.namespace_id != namespace.id:
@@ -209,8 +224,14 @@ def _check_number(session: ReadSession, user: Caller) -> None:
 
 
 def _enqueue(
-    session: WriteSession, user: Caller, wish: Wish, revisions: Sequence[Revision], priority: str
+    session: WriteSession,
+    user: Caller,
+    wish: Wish,
+    found: tuple[Sequence[Revision], bool],
+    priority: str,
 ) -> str:
+    """found: the inputs, and whether the result is private: both are fixed now."""
+    revisions, is_private = found
     if priority not in PRIORITIES:
         raise InvalidRequest(f"{priority!r} is no priority: one of {', '.join(PRIORITIES)}")
     rows = [revision.id for revision in revisions]
@@ -218,7 +239,7 @@ def _enqueue(
     size = session.scalar(select(func.sum(File.size)).where(File.id.in_(files))) or 0
     payload = {
         "name": wish.name,
-        "private": wish.private,
+        "private": is_private,
         "arguments": dict(wish.arguments),
         "revisions": rows,
         "scope": user.scope,

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Final
 
 from sqlalchemy import select
 
@@ -20,6 +21,10 @@ from deltahub.registry.errors import (
 from deltahub.registry.packs.holds import hold_for_job
 from deltahub.registry.packs.locations import resolve
 from deltahub.registry.registry import Registry
+from deltahub.registry.sizes import human_size
+
+# Configurations and tokenizers are smaller.
+MAX_SMALL_FILE: Final = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -33,10 +38,13 @@ class InputTensor:
 
 @dataclass(frozen=True)
 class InputFile:
-    """A file of a model. recipe: of a safetensors file, None for every other file."""
+    """A file of a model. size: in bytes. recipe: of a safetensors file, None for every other
+    file.
+    """
 
     path: str
     row: int
+    size: int
     recipe: Recipe | None
 
 
@@ -89,7 +97,7 @@ def load_model(reg: Registry, reader: FileReader, revision_id: int, job_id: str)
             raise Unavailable(f"{path} of {name} waits for its ingest")
         is_weights = file.kind == "safetensors"
         recipe = reader.load_recipe(file) if is_weights else None
-        files.append(InputFile(path, file.id, recipe))
+        files.append(InputFile(path, file.id, file.size, recipe))
     refs = _refs(name, files)
     if not refs:
         raise InvalidRequest(f"{name} has no safetensors file: push its weights as safetensors")
@@ -100,10 +108,17 @@ def load_model(reg: Registry, reader: FileReader, revision_id: int, job_id: str)
 
 
 def read_input(reg: Registry, reader: FileReader, model: InputModel, path: str) -> bytes:
-    """All bytes of a small file of the model, such as its config.json."""
-    (row,) = [file.row for file in model.files if file.path == path]
+    """All bytes of a small file of the model, such as its config.json. InvalidRequest if it is
+    large.
+    """
+    (found,) = [file for file in model.files if file.path == path]
+    if found.size > MAX_SMALL_FILE:
+        raise InvalidRequest(
+            f"{path} of {model.title} has {human_size(found.size)}; a job reads at most"
+            f" {human_size(MAX_SMALL_FILE)} of such a file"
+        )
     with reg.db.read() as session:
-        file = session.get_one(File, row)
+        file = session.get_one(File, found.row)
     return b"".join(bytes(piece) for piece in reader.stream_pieces(file, 0, file.size))
 
 

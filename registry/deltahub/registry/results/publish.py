@@ -1,6 +1,6 @@
 """Publishes a job's result: a new repository with all of its branches, in one transaction."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import select
@@ -8,6 +8,7 @@ from sqlalchemy import select
 from deltahub.registry.access import audit
 from deltahub.registry.access.caller import Caller
 from deltahub.registry.access.repositories import DEFAULT_BRANCH
+from deltahub.registry.access.visibility import sharing_domains
 from deltahub.registry.catalog.new_revision import commit_id_of, insert_revision, new_revision
 from deltahub.registry.catalog.operations import Node, Tree
 from deltahub.registry.catalog.repositories import add_repository
@@ -15,7 +16,7 @@ from deltahub.registry.db.batches import batches
 from deltahub.registry.db.models import File, LineageEdge, Ref, Repository, Revision
 from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.db.tables.jobs import Job
-from deltahub.registry.errors import JobNotFound, Unavailable
+from deltahub.registry.errors import Conflict, JobNotFound, Unavailable
 from deltahub.registry.names import entry_mode, validate_ref, validate_tree
 from deltahub.registry.packs.holds import release_job
 from deltahub.registry.registry import Registry
@@ -49,11 +50,18 @@ class Result:
     branches: Sequence[Branch]
 
 
-def publish(reg: Registry, caller: Caller, job_id: str, result: Result) -> str:
+def publish(
+    reg: Registry,
+    caller: Caller,
+    job_id: str,
+    result: Result,
+    check: Callable[[WriteSession], None] = lambda session: None,
+) -> str:
     """Make the repository with all of its branches; the commit of main.
 
-    If the job has published already, nothing changes. RepositoryExists, Forbidden; Unavailable if
-    a file was deleted meanwhile.
+    check(session): raises in the transaction if the result may not be published any more. If the
+    job has published already, nothing changes. RepositoryExists, Forbidden; Unavailable if a file
+    was deleted meanwhile.
     """
     texts = SmallFiles(reg, caller)
     hashes = [
@@ -66,6 +74,7 @@ def publish(reg: Registry, caller: Caller, job_id: str, result: Result) -> str:
             raise JobNotFound(f"the job {job_id} was deleted")
         if job.repository_id is not None:
             return _main_of(session, job.repository_id)
+        check(session)
         made = add_repository(
             session, caller, result.name, private=result.is_private, role=result.role
         )
@@ -94,6 +103,9 @@ def _add_branch(
 ) -> None:
     validate_ref(branch.ref)
     rows = _files(session, branch.files.values())
+    domains = sharing_domains(session, repository)
+    if any(file.domain_id not in domains for file in rows.values()):
+        raise Conflict("an input became private or public while the job ran: start it again")
     tree: Tree = {path: _node(path, rows[row]) for path, row in branch.files.items()}
     small = files_of_uploads(
         session, repository.domain_id, complete_uploads(session, caller, set(uploads.values()))

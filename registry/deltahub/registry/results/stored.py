@@ -22,15 +22,11 @@ def stored_tensors(reg: Registry, domain_id: int, contents: Iterable[bytes]) -> 
     return rows
 
 
-def stored_bytes(reg: Registry, domain_id: int, contents: Iterable[str]) -> int:
-    """The encoded bytes of these tensors, as a domain resolves them.
-
-    contents: content ids in hex.
-    """
+def stored_bytes(reg: Registry, rows: Iterable[int]) -> int:
+    """The encoded bytes of these tensors, by their rows; each is counted once."""
     n_bytes = 0
     with reg.db.read() as session:
-        rows = resolve_ids(session, domain_id, [bytes.fromhex(each) for each in contents])
-        for batch in batches(rows.values()):
+        for batch in batches(set(rows)):
             query = select(func.sum(Frame.length)).where(Frame.tensor_id.in_(batch))
             n_bytes += session.scalar(query) or 0
     return n_bytes

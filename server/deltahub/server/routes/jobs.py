@@ -32,6 +32,7 @@ from deltahub.server.streaming.events import Event, EventStream
 router = APIRouter(route_class=BoundedRoute, prefix="/jobs", tags=["jobs"])
 
 _Limit = Annotated[int, Query(ge=1, le=1000)]
+_MOST = 2**63 - 1
 
 
 @router.post("", status_code=202)
@@ -67,9 +68,12 @@ def list_jobs(
     limit: _Limit = 100,
     before: str | None = None,
 ) -> JobsOut:
-    """List your jobs, newest first; administrators see all. `before`: the last id that you have."""
+    """List your jobs, newest first, without arguments and results; administrators see all.
+
+    `before`: the last id that you have.
+    """
     found = requests.list_jobs(hub.registry, caller, state, limit=limit, before=before)
-    return JobsOut(items=[_shown(job) for job in found])
+    return JobsOut(items=[_shown(job, is_whole=False) for job in found])
 
 
 @router.get("/{job_id}")
@@ -80,7 +84,11 @@ def get_job(job_id: str, hub: HubDep, caller: CallerDep) -> JobOut:
 
 @router.get("/{job_id}/log")
 def get_job_log(
-    job_id: str, hub: HubDep, caller: CallerDep, after: int = 0, limit: _Limit = 1000
+    job_id: str,
+    hub: HubDep,
+    caller: CallerDep,
+    after: Annotated[int, Query(ge=0, le=_MOST)] = 0,
+    limit: _Limit = 1000,
 ) -> LogOut:
     """Show the lines of a job's log. `after`: the number of the last line that you have."""
     found = requests.log_of(hub.registry, caller, job_id, after, limit)
@@ -93,12 +101,12 @@ async def get_job_events(
     request: Request,
     hub: HubDep,
     caller: CallerDep,
-    last_event_id: Annotated[int, Header()] = 0,
+    last_event_id: Annotated[int, Header(ge=0, le=_MOST)] = 0,
 ) -> Response:
     """Tell what happens to a job until it is over, as server-sent events.
 
-    `job`: the job as `GET /v1/jobs/{id}` shows it, at first and after each change. `log`: a line of
-    its log; its id, as `Last-Event-ID`, continues after it.
+    `job`: the job as `GET /v1/jobs` lists it, at first and after each change. `log`: a line of its
+    log; its id, as `Last-Event-ID`, continues after it.
     """
     # The errors of a job that the caller may not see come before the stream begins.
     await anyio.to_thread.run_sync(requests.get_job, hub.registry, caller, job_id)
@@ -141,16 +149,18 @@ class _Look:
         job = requests.get_job(self._registry, self._caller, self._job_id)
         events = []
         for line in requests.log_of(self._registry, self._caller, self._job_id, self._last_line):
-            shown = LogLineOut.model_validate(line).model_dump(mode="json")
-            events.append(Event("log", shown, line.number))
+            text = LogLineOut.model_validate(line).model_dump(mode="json")
+            events.append(Event("log", text, line.number))
             self._last_line = line.number
         if job != self._told:
-            events.append(Event("job", _shown(job).model_dump(mode="json")))
+            shown = _shown(job, is_whole=False)
+            events.append(Event("job", shown.model_dump(mode="json")))
         self._told = job
         return events, job.state not in ("queued", "running")
 
 
-def _shown(job: JobInfo) -> JobOut:
+def _shown(job: JobInfo, *, is_whole: bool = True) -> JobOut:
+    """is_whole: with its arguments and its result, which may be long."""
     error = None
     if job.error_code is not None:
         error = JobErrorOut(code=job.error_code, message=job.error or "")
@@ -159,12 +169,12 @@ def _shown(job: JobInfo) -> JobOut:
         kind=job.kind,
         state=job.state,
         progress=None if job.progress is None else ProgressOut.model_validate(dict(job.progress)),
-        result=None if job.result is None else dict(job.result),
+        result=dict(job.result) if is_whole and job.result is not None else None,
         error=error,
         attempts=job.attempts,
         retry_at=job.retry_at,
         waits_for=job.waits_for,
-        arguments=job.payload.get("arguments"),
+        arguments=job.payload.get("arguments") if is_whole else None,
         priority=job.payload.get("priority"),
         repository=job.repository,
         user=job.user,

@@ -1,6 +1,9 @@
 """Background jobs: what may be asked, and what is told of them."""
 
+from collections.abc import Sequence
 from datetime import datetime
+from functools import reduce
+from operator import or_
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, create_model
@@ -32,9 +35,16 @@ def _ask(kind: str, arguments: type[Arguments]) -> type[AskIn]:
     return create_model(name, __base__=AskIn, __doc__=arguments.__doc__, **fields)
 
 
+def any_of(kinds: Sequence[type[AskIn]]) -> Any:
+    """The type of a body that is one of these, by its `kind`."""
+    if len(kinds) == 1:
+        return kinds[0]
+    return Annotated[reduce(or_, kinds), Field(discriminator="kind")]
+
+
 _ASKS = tuple(_ask(kind, arguments) for kind, arguments in KINDS.items())
 # FastAPI shows each kind with its own arguments, and reads the one that the body names.
-AskAnyIn: Any = _ASKS[0] if len(_ASKS) == 1 else Annotated[_ASKS, Field(discriminator="kind")]
+AskAnyIn: Any = any_of(_ASKS)
 
 
 class ProgressOut(Out):

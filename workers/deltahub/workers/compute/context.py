@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from deltahub.registry.downloads.file_reader import FileReader
@@ -21,6 +22,12 @@ class ComputeContext:
     report: Callable[[str, int, int], None]
     log: Callable[[str], None]
     memo: dict[str, Any] = field(default_factory=dict)
+
+    def folder(self) -> Path:
+        """A folder for files of the step, which is deleted when the process ends at the latest."""
+        path = self.registry.job_folder(self.job_id)
+        path.mkdir(exist_ok=True)
+        return path
 
 
 Step = Callable[[ComputeContext, dict[str, Any]], Any]

@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import queue
+import shutil
 import subprocess
 import sys
 import threading
@@ -98,7 +99,7 @@ class ComputeProcess:
             raise
 
     def kill(self) -> None:
-        """End the process, if it runs."""
+        """End the process, if it runs, and delete what it wrote."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
@@ -106,6 +107,7 @@ class ComputeProcess:
             for stream in (process.stdin, process.stdout):
                 assert stream is not None
                 stream.close()
+        shutil.rmtree(self._registry.job_folder(self._job_id), ignore_errors=True)
 
     def _start(self) -> None:
         self.kill()
@@ -139,6 +141,7 @@ class ComputeProcess:
 
     def _died(self) -> StepFailed:
         assert self._process is not None
+        self._process.kill()  # if it has only closed its output
         status = self._process.wait()
         why = f"with status {status}" if status >= 0 else f"by signal {-status}"
         log.error("job=%s its compute process ended %s", self._job_id, why)

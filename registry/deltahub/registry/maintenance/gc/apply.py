@@ -1,5 +1,6 @@
 """Applies a plan of garbage collection. Each step checks its conditions in its transaction."""
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -233,7 +234,11 @@ class _Collector:
 
     def remove_leftovers(self, leftovers: Sequence[Item]) -> None:
         for item in leftovers:
-            (self._reg.data_dir / item.id).unlink(missing_ok=True)
+            path = self._reg.data_dir / item.id
+            if path.is_dir():  # of a job whose worker died
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
             self._outcome.freed_bytes += item.size_bytes
 
     def end_unfinished(self, puts: Sequence[UnfinishedPut]) -> None:

@@ -30,7 +30,7 @@ from deltahub.registry.maintenance.gc.conditions import (
 )
 from deltahub.registry.maintenance.gc.xet import range_is_dead
 from deltahub.registry.maintenance.object_rows import hub_objects
-from deltahub.registry.registry import Registry
+from deltahub.registry.registry import JOB_FOLDER, Registry
 from deltahub.registry.replicas.copies import leftover_copies
 from deltahub.registry.replicas.need import unneeded_copies
 from deltahub.registry.storage.base import ObjectNotFound, Store
@@ -309,7 +309,7 @@ def _missing_objects(session: Session, store: Store, objects: dict[str, int]) ->
 def _leftovers(
     session: Session, reg: Registry, lease: timedelta
 ) -> Iterator[tuple[str, int, datetime]]:
-    """(name, bytes, due time) of scratch files, and of spool files without an upload.
+    """(name, bytes, due time) of scratch files, jobs' folders, and spool files without an upload.
 
     Old files were left by a dead process. Young files may belong to a running one.
     """
@@ -319,13 +319,16 @@ def _leftovers(
         *((f"scratch/{path.name}", path) for path in scratch),
         *((f"spool/{upload}", reg.spool.path(upload)) for upload in orphans),
     ]:
+        age = max(lease, LEFTOVER_AGE)
+        if path.is_dir() and not path.name.startswith(JOB_FOLDER):
+            continue
         try:
-            found = path.stat()
+            files = [each.stat() for each in (path, *path.rglob("*"))]
         except FileNotFoundError:
             continue  # its owner has just removed it
-        if S_ISREG(found.st_mode):
-            age = max(lease, LEFTOVER_AGE)
-            yield name, found.st_size, datetime.fromtimestamp(found.st_mtime, UTC) + age
+        size = sum(each.st_size for each in files if S_ISREG(each.st_mode))
+        written_at = max(each.st_mtime for each in files)
+        yield name, size, datetime.fromtimestamp(written_at, UTC) + age
 
 
 def _unfinished(

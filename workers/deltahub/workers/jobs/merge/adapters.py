@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +33,11 @@ from deltahub.registry.results.inputs import (
 from deltahub.registry.results.stored import stored_tensors
 from deltahub.registry.results.tensors import MadePack, MadeTensor
 from deltahub.workers.compute.context import ComputeContext
+from deltahub.workers.compute.time_limit import time_limit
 from deltahub.workers.jobs.merge.passes.parts import plan_of, read_elements, spec_of
+
+# Longest time to match the patterns of an adapter with all of its modules.
+MATCHING_S: Final = 20.0
 
 Contents = Mapping[str, Mapping[str, str]]
 """number of a model -> name -> content id in hex of the tensors of base plus adapter"""
@@ -67,13 +71,17 @@ def merge_adapter(context: ComputeContext, arguments: dict[str, Any]) -> dict[st
         read_input(context.registry, context.reader, adapter, CONFIG_FILE), adapter.title
     )
     changes = changes_of(adapter.tensors.keys(), base.tensors.keys(), adapter.title)
+    with time_limit(MATCHING_S, f"matching alpha_pattern of {adapter.title}"):
+        scales = config.scales_of({change.module for change in changes.values()})
     names = [name for name in base.tensors if name in changes]
     position: int = arguments["first"]
     made: dict[str, str] = {}
     with MadePack(context.registry, context.reader, grant.domain_id, context.job_id) as pack:
         while position < len(names) and pack.size_bytes < context.registry.settings.pack_bytes:
             name = names[position]
-            content = _merge_tensor(context, (base, adapter), name, (config, changes[name]), pack)
+            content = _merge_tensor(
+                context, (base, adapter), name, (scales, config, changes[name]), pack
+            )
             made[name] = content.hex()
             position += 1
             context.report(f"merge {adapter.name}", position, len(names))
@@ -116,12 +124,12 @@ def _merge_tensor(
     context: ComputeContext,
     models: tuple[InputModel, InputModel],
     name: str,
-    rule: tuple[LoraConfig, Change],
+    rule: tuple[Mapping[str, float], LoraConfig, Change],
     pack: MadePack,
 ) -> bytes:
     """The content id of a tensor of base plus adapter, in the base's dtype."""
     base, adapter = models[0].tensors[name], models[1]
-    config, change = rule
+    alphas, config, change = rule
     spec = spec_of(base)
     if not spec.dtype.is_float:
         raise CannotMerge(f"{name} of the base has dtype {spec.dtype.name}: an adapter cannot be"
@@ -140,7 +148,9 @@ def _merge_tensor(
         assert change.up is not None
         factors = [_values(context, adapter.tensors[each]) for each in (change.down, change.up)]
         weight = _widened(spec.dtype, near).reshape(base.ref.shape)
-        values = merged_weight(config, change, weight, *factors)
+        scale = config.scale(alphas[change.module], factors[0].shape[0])
+        both = (factors[0], factors[1])
+        values = merged_weight(scale, config.is_transposed, change, weight, both)
     words = memoryview(bytearray(spec.size_bytes))
     if narrow_doubles(WORD_KINDS[spec.dtype], np.ascontiguousarray(values).ravel(), words):
         raise CannotMerge(f"{name}: base plus {adapter.title} has infinite or NaN elements")

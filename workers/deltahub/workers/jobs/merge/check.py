@@ -15,13 +15,15 @@ from deltahub.methods.errors import CannotMerge
 from deltahub.methods.kinds.merge import COMPARE
 from deltahub.methods.merging.estimate import Estimate
 from deltahub.registry.results.inputs import InputModel, InputTensor
-from deltahub.registry.results.stored import stored_bytes
 from deltahub.registry.uploads.limits import require_room
 from deltahub.workers.compute.context import ComputeContext
 from deltahub.workers.jobs.merge.evaluate import check_examples
 from deltahub.workers.jobs.merge.files import branch_files
 from deltahub.workers.jobs.merge.models import MAIN, MergeModels, load_models
+from deltahub.workers.jobs.merge.own_bytes import exact_bytes, fine_tune_bytes, kept_bytes
+from deltahub.workers.jobs.merge.passes.make import check_memory, memory_needed
 from deltahub.workers.jobs.merge.passes.measure import Tensors, measure
+from deltahub.workers.jobs.merge.passes.outcomes import STATIC_METHODS, takes_parts
 from deltahub.workers.jobs.merge.passes.parts import BUFFER_BYTES, read_elements
 
 # The largest tensors are sampled, at their middle.
@@ -31,20 +33,26 @@ N_SAMPLED: Final = 8
 MIN_NEARNESS: Final = 0.1
 SAMPLE_BYTES: Final = 1 << 18
 SAMPLE_COLUMNS: Final = 256
+# What the process takes besides the tensors.
+PROCESS_BYTES: Final = 400 << 20
 
 
 def check(context: ComputeContext, arguments: dict[str, Any]) -> dict[str, Any]:
     """Step: refuses models that cannot be merged, and estimates the rest.
 
     {"counts": name -> elements of each merged tensor, "files": branch -> its safetensors files,
-    "files_bytes": of all fine-tunes, "estimate": Estimate}
+    "files_bytes": of all fine-tunes, "kept_bytes", "exact_bytes": of all branches with the tensors
+    that are not merged, and if they are exact, "estimate": Estimate}
     """
     models = load_models(context, arguments)
     _refuse_equal_models(models)
     if models.arguments.device.startswith("cuda") and models.arguments.eval is None:
         raise CannotMerge("merging runs on the CPU: leave device out, or choose cpu")
     check_examples(context, models)
-    estimate = _estimate(context, models)
+    memory = _check_memory(models)
+    kept = sum(kept_bytes(context, models, task) for task in models.tasks)
+    exact = sum(exact_bytes(context, models, task) for task in models.tasks)
+    estimate = _estimate(context, models, memory, (kept, exact))
     require_room(context.registry, estimate.merge_bytes)
     merged = {name: models.base.tensors[name] for name in models.plan.merged}
     branches = {MAIN: models.base, **models.tasks}
@@ -63,6 +71,8 @@ def check(context: ComputeContext, arguments: dict[str, Any]) -> dict[str, Any]:
             for file in model.files
             if file.recipe is not None
         ),
+        "kept_bytes": kept,
+        "exact_bytes": exact,
         "estimate": estimate.model_dump(mode="json"),
     }
 
@@ -86,8 +96,29 @@ def _refuse_equal_models(models: MergeModels) -> None:
         known[contents] = model
 
 
-def _estimate(context: ComputeContext, models: MergeModels) -> Estimate:
-    """Refuses models that are no fine-tunes of the base, by the same sample."""
+def _check_memory(models: MergeModels) -> int:
+    """What the job takes at most; CannotMerge if a method needs whole tensors, and one is larger
+    than the memory that it may take.
+    """
+    method = models.arguments.method
+    if method in ("emr", "lossless") or takes_parts(method):
+        return PROCESS_BYTES + BUFFER_BYTES
+    counts = {
+        name: tensor.ref.size // DType.from_name(tensor.ref.dtype).itemsize
+        for name, tensor in models.base.tensors.items()
+        if name in models.plan.merged and models.is_changed(name)
+    }
+    largest = max(counts, key=counts.__getitem__)
+    check_memory(largest, counts[largest], len(models.tasks))
+    return PROCESS_BYTES + memory_needed(counts[largest], len(models.tasks))
+
+
+def _estimate(
+    context: ComputeContext, models: MergeModels, memory: int, unmerged: tuple[int, int]
+) -> Estimate:
+    """Refuses models that are no fine-tunes of the base, by the same sample. unmerged: kept and
+    exact bytes, as `check` returns them.
+    """
     arguments = models.arguments
     method = "emr" if arguments.method in (COMPARE, "lossless") else arguments.method
     names = [name for name in models.plan.merged if models.is_changed(name)]
@@ -109,19 +140,20 @@ def _estimate(context: ComputeContext, models: MergeModels) -> Estimate:
     _refuse_strangers(models, near)
     size = sum(models.base.tensors[name].ref.size for name in names)
     n_tasks, share = len(models.tasks), size / max(sampled, 1)
-    now = sum(own_bytes(context, models, task) for task in models.tasks)
+    kept, exact = unmerged
+    lossy = 0 if method in STATIC_METHODS else round(branches * share) + kept
     is_exact = arguments.lossless or arguments.method == "lossless"
     has_main = arguments.method != "lossless"
     return Estimate(
         method=arguments.method,
         n_tasks=n_tasks,
         merged_bytes=size,
-        fine_tunes_bytes=now,
+        fine_tunes_bytes=sum(fine_tune_bytes(context, models, task) for task in models.tasks),
         main_bytes=round(main * share) if has_main else 0,
-        branches_bytes=now if is_exact else round(branches * share),
-        lossy_bytes=round(branches * share) if arguments.lossless else None,
+        branches_bytes=exact if is_exact else lossy,
+        lossy_bytes=lossy if arguments.lossless else None,
         read_bytes=size * (n_tasks + 1) + 3 * n_tasks * size,
-        memory_bytes=BUFFER_BYTES + (400 << 20),
+        memory_bytes=memory,
         # What is measured is merging and coding; everything is also read, put, read back, hashed.
         seconds=round(3 * duration_s * share, 1),
     )
@@ -148,15 +180,6 @@ def _sample(context: ComputeContext, models: MergeModels, name: str) -> Tensors:
 
     words = dict(zip(models.tasks, map(read, tasks), strict=True))
     return Tensors(name, dtype, (count // columns, columns), read(base), words)
-
-
-def own_bytes(context: ComputeContext, models: MergeModels, task: str) -> int:
-    """The bytes that the hub stores for a fine-tune now: what its base has not."""
-    model = models.adapters.get(task, models.tasks[task])
-    base = {tensor.ref.tensor for tensor in models.base.tensors.values()}
-    own = {tensor.ref.tensor.hex() for tensor in model.tensors.values()
-           if tensor.ref.tensor not in base}  # fmt: skip
-    return stored_bytes(context.registry, model.domain_id, sorted(own))
 
 
 def _refuse_strangers(models: MergeModels, near: dict[str, list[float]]) -> None:

@@ -21,11 +21,11 @@ def compared(
 ) -> tuple[dict[str, Any], list[str]]:
     """(result of the job, lines for a person). n_bytes, sums: by method, as steps return them."""
     n_tasks = len(checked["files"]) - 1
-    now = checked["estimate"]["fine_tunes_bytes"]
+    now: int = checked["estimate"]["fine_tunes_bytes"]
     candidates = [
         Candidate(
             method="lossless",
-            n_bytes=now,
+            n_bytes=checked["exact_bytes"],
             relative_error=0,
             cosine=1,
             worst_error=0,
@@ -43,15 +43,16 @@ def compared(
             )
             found.append(fidelity(of_task, scales))
         errors = [error for error, _ in found]
+        is_static = method in STATIC_METHODS
         candidates.append(
             Candidate(
                 method=method,
-                n_bytes=sum(of_branches.values()),
+                n_bytes=sum(of_branches.values()) + (0 if is_static else checked["kept_bytes"]),
                 relative_error=fmean(errors),
                 cosine=fmean(cosine for _, cosine in found),
                 worst_error=max(errors),
                 accuracy=_mean(accuracies.get(method)),
-                is_static=method in STATIC_METHODS,
+                is_static=is_static,
             )
         )
     result = compare(candidates, checked["files_bytes"], now, arguments.budget)

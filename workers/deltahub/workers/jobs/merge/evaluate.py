@@ -1,7 +1,7 @@
 """Accuracy of what a method makes: the models are written out, loaded and asked."""
 
 import json
-import tempfile
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +16,8 @@ from deltahub.methods.evaluation.exact_match import (
     require_packages,
 )
 from deltahub.methods.kinds.merge import Example
-from deltahub.registry.results.inputs import InputModel, read_input
+from deltahub.registry.results.inputs import MAX_SMALL_FILE, InputModel, read_input
+from deltahub.registry.uploads.limits import require_room
 from deltahub.workers.compute.context import ComputeContext
 from deltahub.workers.jobs.merge.files import branch_files
 from deltahub.workers.jobs.merge.models import MAIN, MergeModels, load_models
@@ -25,8 +26,6 @@ from deltahub.workers.jobs.merge.passes.outcomes import STATIC_METHODS, outcome
 from deltahub.workers.jobs.merge.passes.parts import PartReader, read_elements
 
 CONFIG: Final = "config.json"
-# Configurations and tokenizers; larger files are no part of a model that transformers loads.
-_MOST_BYTES: Final = 64 << 20
 
 
 def evaluate(context: ComputeContext, arguments: dict[str, Any]) -> dict[str, float]:
@@ -40,21 +39,20 @@ def evaluate(context: ComputeContext, arguments: dict[str, Any]) -> dict[str, fl
     device = device_of(models.arguments.device)
     found: dict[str, float] = {}
     is_static = method in STATIC_METHODS
-    with tempfile.TemporaryDirectory(dir=context.registry.scratch) as scratch:
-        for number, task in enumerate(models.tasks):
-            examples = examples_of(models, task)
-            if not examples:
-                continue
-            folder = Path(scratch) / ("main" if is_static else task)
-            model = models.base if is_static else models.tasks[task]
-            kind = check_model(
-                read_input(context.registry, context.reader, model, CONFIG), model.title
-            )
-            if not folder.exists():
-                scales = arguments["scales"].get(task, {})
-                _write_model(context, models, method, (task, model), scales, folder)
-            found[task] = accuracy(folder, examples, kind, device)
-            context.report(f"evaluate {method}", number + 1, len(models.tasks))
+    folder = context.folder() / "model"
+    for number, task in enumerate(models.tasks):
+        examples = examples_of(models, task)
+        if not examples:
+            continue
+        model = models.base if is_static else models.tasks[task]
+        kind = check_model(read_input(context.registry, context.reader, model, CONFIG), model.title)
+        if not (is_static and found):  # else all tasks have one model, which is there
+            shutil.rmtree(folder, ignore_errors=True)
+            scales = arguments["scales"].get(task, {})
+            _write_model(context, models, method, (task, model), scales, folder)
+        found[task] = accuracy(folder, examples, kind, device)
+        context.report(f"evaluate {method}", number + 1, len(models.tasks))
+    shutil.rmtree(folder, ignore_errors=True)
     return found
 
 
@@ -91,14 +89,21 @@ def _write_model(
 ) -> None:
     """place: the task, and the model whose other files and tensors the made one has."""
     task, model = place
+    small = [
+        file
+        for file in branch_files(model)
+        if file.recipe is None
+        and not file.path.endswith(".index.json")
+        # Larger files are no part of a model that transformers loads.
+        and file.size <= MAX_SMALL_FILE
+    ]
+    n_bytes = sum(tensor.ref.size for tensor in model.tensors.values())
+    require_room(context.registry, n_bytes + sum(file.size for file in small))
     folder.mkdir()
-    for file in branch_files(model):
-        if file.recipe is None and not file.path.endswith(".index.json"):
-            path = folder / file.path
-            path.parent.mkdir(parents=True, exist_ok=True)
-            data = read_input(context.registry, context.reader, model, file.path)
-            if len(data) <= _MOST_BYTES:
-                path.write_bytes(data)
+    for file in small:
+        path = folder / file.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(read_input(context.registry, context.reader, model, file.path))
     merged = set(models.plan.merged)
     header: dict[str, Any] = {}
     offset = 0

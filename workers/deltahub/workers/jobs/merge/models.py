@@ -8,14 +8,18 @@ from deltahub.codecs.frames.base_choice import TensorInfo
 from deltahub.methods.errors import CannotMerge
 from deltahub.methods.kinds.merge import MergeArguments
 from deltahub.methods.merging.plan import MergePlan, plan_merge
-from deltahub.registry.errors import InvalidRequest
+from deltahub.registry.errors import InvalidName, InvalidRequest
+from deltahub.registry.names import validate_ref
 from deltahub.registry.packs.reading.chain import MAX_CHAIN
 from deltahub.registry.results.asked import Granted, granted
 from deltahub.registry.results.inputs import InputModel, InputTensor
 from deltahub.workers.compute.context import ComputeContext
+from deltahub.workers.compute.time_limit import time_limit
 from deltahub.workers.jobs.merge.adapters import full_model, inputs_of
 
 MAIN: Final = "main"
+# Longest time to match expressions with all names of a model.
+MATCHING_S: Final = 20.0
 # Weights in formats that are not merged. A branch without them cannot be loaded by mistake.
 OTHER_WEIGHTS: Final = (
     ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".h5", ".msgpack", ".onnx", ".pkl", ".pickle", ".ot",
@@ -72,7 +76,9 @@ def load_models(context: ComputeContext, step: Mapping[str, Any]) -> MergeModels
         adapters[task] = tasks[task]
         tasks[task] = full_model(context, grant.domain_id, (base, tasks[task]), contents)
     infos = {name: _infos(model) for name, model in tasks.items()}
-    plan = plan_merge(_infos(base), infos, arguments.exclude, _other_scales(base, tasks))
+    scales = _other_scales(base, tasks)
+    with time_limit(MATCHING_S, "matching the expressions of exclude"):
+        plan = plan_merge(_infos(base), infos, arguments.exclude, scales)
     _check_dtypes(arguments, base, tasks, plan)
     models = MergeModels(arguments, grant, base, tasks, adapters, plan)
     context.memo["models"] = models
@@ -116,7 +122,7 @@ def _check_dtypes(
 def task_names(arguments: MergeArguments, models: Sequence[str]) -> list[str]:
     """The branch of each fine-tune. models: their names, `namespace/name`."""
     if arguments.tasks is not None:
-        names = list(arguments.tasks)
+        names = [validate_ref(name) for name in arguments.tasks]
         if len(names) != len(models):
             raise InvalidRequest(f"{len(names)} tasks for {len(models)} models: name one for each")
         if len(set(names)) != len(names) or MAIN in names:
@@ -128,7 +134,10 @@ def task_names(arguments: MergeArguments, models: Sequence[str]) -> list[str]:
         name, number = short, 2
         while name in names or name == MAIN:
             name, number = f"{short}-{number}", number + 1
-        names.append(name)
+        try:
+            names.append(validate_ref(name))
+        except InvalidName as exc:
+            raise InvalidRequest(f"{exc}: choose the names of the branches by tasks") from exc
     return names
 
 

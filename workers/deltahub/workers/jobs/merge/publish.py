@@ -1,7 +1,7 @@
 """The report of a merge, and the repository that it becomes."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from deltahub.methods.merging import emr
@@ -12,13 +12,16 @@ from deltahub.methods.merging.report import (
     to_markdown,
     worst_tensors,
 )
+from deltahub.registry.db.session import WriteSession
+from deltahub.registry.errors import Conflict
 from deltahub.registry.results import publish as results
+from deltahub.registry.results.asked import granted_in
 from deltahub.registry.results.publish import Branch, Result
-from deltahub.registry.results.stored import stored_bytes
+from deltahub.registry.results.stored import stored_bytes, stored_tensors
 from deltahub.workers.compute.context import ComputeContext
-from deltahub.workers.jobs.merge.check import own_bytes
 from deltahub.workers.jobs.merge.files import CARD, REPORT, branch_files, model_of
 from deltahub.workers.jobs.merge.models import MAIN, MergeModels, load_models
+from deltahub.workers.jobs.merge.own_bytes import exact_bytes, fine_tune_bytes, kept_bytes
 from deltahub.workers.jobs.merge.passes.outcomes import STATIC_METHODS
 from deltahub.workers.jobs.merge.sums import sums_of_json
 
@@ -45,7 +48,12 @@ def publish(context: ComputeContext, arguments: dict[str, Any]) -> dict[str, Any
         (f"{models.base.name}@{models.base.commit}", models.base.revision_id),
         [_branch(models, report, name, ref, arguments["files"].get(ref, {})) for ref in refs],
     )
-    commit = results.publish(context.registry, grant.caller, context.job_id, result)
+
+    def check(session: WriteSession) -> None:
+        if granted_in(session, context.job_id) != grant:
+            raise Conflict("what the job may read or make has changed while it ran: retry it")
+
+    commit = results.publish(context.registry, grant.caller, context.job_id, result, check)
     return {"name": name, "commit": commit, "report": report.model_dump(mode="json")}
 
 
@@ -82,7 +90,6 @@ def _report(
     context: ComputeContext, models: MergeModels, arguments: Mapping[str, Any]
 ) -> MergeReport:
     given = models.arguments
-    domain = models.granted.domain_id
     counts: dict[str, int] = arguments["counts"]
     made: dict[str, dict[str, str]] = arguments["tensors"]
     base = {tensor.ref.tensor.hex() for tensor in models.base.tensors.values()}
@@ -91,15 +98,22 @@ def _report(
     is_static = given.method in STATIC_METHODS
     tasks, warnings = [], []
     for number, (task, model) in enumerate(models.tasks.items()):
-        own = set(made.get(task, {}).values()) - base - main
         kept = models.plan.kept[task]
+        if is_exact:
+            branch_bytes = exact_bytes(context, models, task)
+        elif is_static:
+            branch_bytes = 0
+        else:
+            of_task = made.get(task, {})
+            own = {of_task[name] for name in models.plan.merged if name in of_task} - base - main
+            branch_bytes = _made_bytes(context, models, own) + kept_bytes(context, models, task)
         report = TaskReport(
             branch=MAIN if is_static else task,
             model=f"{model.name}@{model.commit}",
             is_exact=is_exact,
             kept_tensors=len(kept),
-            fine_tune_bytes=own_bytes(context, models, task),
-            branch_bytes=stored_bytes(context.registry, domain, own),
+            fine_tune_bytes=fine_tune_bytes(context, models, task),
+            branch_bytes=branch_bytes,
         )
         if is_static and kept:
             warnings.append(
@@ -133,12 +147,17 @@ def _report(
         rescaler=given.rescaler if given.method == "emr" else None,
         base=f"{models.base.name}@{models.base.commit}",
         fine_tunes_bytes=sum(task.fine_tune_bytes for task in tasks),
-        main_bytes=stored_bytes(context.registry, domain, main),
-        branches_bytes=sum(
-            task.fine_tune_bytes if is_exact else task.branch_bytes for task in tasks
-        ),
+        main_bytes=_made_bytes(context, models, main),
+        branches_bytes=sum(task.branch_bytes for task in tasks),
         merged_tensors=len(counts),
         merged_elements=sum(counts.values()),
         warnings=warnings,
         tasks=tasks,
     )
+
+
+def _made_bytes(context: ComputeContext, models: MergeModels, contents: Iterable[str]) -> int:
+    """contents: content ids in hex of tensors that the job made."""
+    wanted = map(bytes.fromhex, contents)
+    rows = stored_tensors(context.registry, models.granted.domain_id, wanted)
+    return stored_bytes(context.registry, rows.values())

@@ -119,9 +119,14 @@ def _encode(
         made.add(data, new[span])
 
 
+def memory_needed(count: int, n_tasks: int) -> int:
+    """Bytes that a method takes for a whole tensor of `count` elements."""
+    return count * DType.F64.itemsize * (_ARRAYS_EACH * (n_tasks + 1) + _ARRAYS_MORE)
+
+
 def check_memory(name: str, count: int, n_tasks: int) -> None:
     """CannotMerge if the process may not take the memory for a whole tensor of doubles."""
-    needed = count * DType.F64.itemsize * (_ARRAYS_EACH * (n_tasks + 1) + _ARRAYS_MORE)
+    needed = memory_needed(count, n_tasks)
     limit, _ = resource.getrlimit(resource.RLIMIT_DATA)
     if limit != resource.RLIM_INFINITY and needed > limit:
         raise CannotMerge(
