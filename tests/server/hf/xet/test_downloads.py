@@ -177,9 +177,10 @@ def test_clients_are_told_to_download_so_as_far_as_is_known_of_them() -> None:
     on, off = ServerSettings(), ServerSettings(has_xet_downloads=False)
     beyond_http = MAX_HTTP_BYTES + 1
     for release, least in {
-        "0.33.5": None, "0.34.0": beyond_http, "0.36.2": beyond_http, "0.37.0": None,
-        "1.0.0.rc1": beyond_http, "1.4.1": beyond_http, "1.26.1": beyond_http, "1.27.0": None,
-        "2.0.0": 1, "2.4.0": 1, "2.5.0": None, "3.0.0": None, "22.4.0": None,
+        "0.33.5": None, "0.34.0": beyond_http, "0.36.2": beyond_http, "0.37.0": beyond_http,
+        "1.0.0.rc1": beyond_http, "1.4.1": beyond_http, "1.26.1": beyond_http,
+        "1.27.0": beyond_http, "1.33.0": beyond_http, "2.0.0": 1, "2.4.0": 1, "2.5.0": 1,
+        "3.0.0": 1, "22.4.0": 1,
     }.items():  # fmt: skip
         client = asking(f"unknown/None; hf_hub/{release}; python/3.11; torch/2.9")
         assert xet_from(on, client) == least, release
@@ -211,6 +212,8 @@ def test_only_clients_that_are_known_are_told_of_it(
         (older, 50_000_000_000, False),
         (older, len(DATA), False),
         (older, len(DATA) - 1, True),
+        ("unknown/None; hf_hub/1.33.0; python/3.11", len(DATA) - 1, True),
+        ("unknown/None; hf_hub/2.9.0; python/3.11", 50_000_000_000, True),
         ("curl/8", 1, False),
     ):
         monkeypatch.setattr(downloads, "MAX_HTTP_BYTES", most)

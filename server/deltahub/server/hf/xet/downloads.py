@@ -1,7 +1,6 @@
 """Downloads by Xet: a client fetches ranges of a file in parallel, each by a signed link."""
 
 import re
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 from urllib.parse import quote
@@ -38,25 +37,12 @@ _CLIENT: Final = re.compile(r"\bhf_hub/(\d{1,4})\.(\d{1,4})\.")
 MAX_HTTP_BYTES: Final = 50_000_000_000
 
 
-@dataclass(frozen=True)
-class _TestedReleases:
-    """A range of minor releases of huggingface_hub; its first and last were tested.
-
-    prefers_xet: whether they use Xet for every file, not only for files that they refuse to
-    download by plain HTTP.
-    """
-
-    first: tuple[int, int]
-    last: tuple[int, int]
-    prefers_xet: bool
-
-
-_TESTED: Final = (
-    # By plain HTTP these releases resume a killed download, and are faster.
-    _TestedReleases((0, 34), (0, 36), prefers_xet=False),
-    _TestedReleases((1, 0), (1, 26), prefers_xet=False),
-    _TestedReleases((2, 0), (2, 4), prefers_xet=True),
-)
+# The first releases of huggingface_hub (major, minor) that know Xet as it is spoken here, and that
+# shall use it for every file. Those before them resume a killed download by plain HTTP, and are
+# faster, so they use Xet only for files that they refuse to download otherwise. An unknown newer
+# release is taken for the newest that was tested (docs/xet.md).
+_KNOWS_XET: Final = (0, 34)
+_PREFERS_XET: Final = (2, 0)
 
 
 def xet_from(settings: ServerSettings, request: Request) -> int | None:
@@ -65,10 +51,9 @@ def xet_from(settings: ServerSettings, request: Request) -> int | None:
     if match is None or not settings.has_xet_downloads:
         return None
     release = int(match[1]), int(match[2])
-    for tested in _TESTED:
-        if tested.first <= release <= tested.last:
-            return 1 if tested.prefers_xet else MAX_HTTP_BYTES + 1
-    return None
+    if release < _KNOWS_XET:
+        return None
+    return 1 if release >= _PREFERS_XET else MAX_HTTP_BYTES + 1
 
 
 def xet_headers(request: Request, name: str, commit: str, file: File) -> dict[str, str]:
