@@ -10,6 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from benchmarks.merging import tasks_digits, tasks_llama
+from benchmarks.merging.masks import bits_of
 from benchmarks.merging.methods import METHODS, Merged, mean_score, mergeable
 from benchmarks.merging.picture import Panel, Point, draw
 from benchmarks.merging.run import measure, panel, summarise
@@ -131,3 +132,9 @@ def test_names_in_the_picture_do_not_lie_upon_each_other() -> None:
     assert len(names) == 6
     for (x, y, text), (other_x, other_y, other) in combinations(names, 2):
         assert x != other_x or abs(y - other_y) >= 16, (text, other)
+
+
+def test_masks_together_take_no_more_bits_than_alone(suite: Suite) -> None:
+    alone, together = bits_of(suite)
+    # Of two masks, one is 1 wherever the unified model changes: half of that is left at least.
+    assert 0.3 < together < alone < 1
