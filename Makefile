@@ -7,18 +7,18 @@ PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 # Hundreds of processes start in the tests; without bytecode each compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test test-campaigns test-clients test-postgresql test-s3 test-operations check \
-	bench bench-pairs bench-codecs bench-merge clean fuzz fuzz-merge fuzz-coverage
+.PHONY: help install demo test test-campaigns test-clients test-postgresql test-s3 test-operations \
+	check bench bench-pairs bench-codecs bench-merge clean fuzz fuzz-merge fuzz-coverage
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo    train a small base and three fine-tunes, push, pull, verify, print a table"
 	@echo "make test    install and run the whole test suite"
-	@echo "make test-campaigns  kills at every failpoint, losses by every door, builds for every processor"
+	@echo "make test-campaigns  kills, losses of power, lost packs and lost hubs by the hundred: five minutes"
 	@echo "make test-clients  unmodified Hugging Face clients against this hub: five minutes"
 	@echo "make test-postgresql  the registry on a PostgreSQL server of its own"
 	@echo "make test-s3  the hub on a SeaweedFS server of its own, or on TEST_S3_ENDPOINT"
-	@echo "make test-operations  the image and the compose file without an engine, and the recipes of operations.md"
+	@echo "make test-operations  the wheel, the image and the compose file without an engine, and the recipes of operations.md"
 	@echo "make check   ruff, mypy --strict, import-linter"
 	@echo "make bench   the codecs beside others, speed through the server, peak memory: an hour"
 	@echo "make bench-pairs   train the bases and fine-tunes of benchmarks/pairs.toml, once: two hours"
@@ -50,22 +50,20 @@ demo: $(STAMP)
 
 # Two processes for the two cores that the suite is meant for; both take from one list.
 test: $(STAMP) check
-	$(PY) -m pytest -n 2 --dist worksteal -m "not campaign"
+	$(PY) -m pytest -n 2 --dist worksteal
 
-# Suites that need more than Python: other people's clients, a database server. Each has one test
-# that tries it out in `make test`.
+# Suites that take longer, or need more than Python: other people's clients, a database server.
+# Each has one test that tries it out in `make test`.
+test-campaigns: $(STAMP)
+	$(PY) -m pytest -n 2 --dist worksteal tests/campaigns
+
 test-postgresql: $(STAMP)
 	$(PY) -m pytest tests/postgresql
-
-# What repeats a test of the suite at every place or by every way: kills at every failpoint, losses
-# that are brought back by every door, builds for every processor.
-test-campaigns: $(STAMP)
-	$(PY) -m pytest -n 2 --dist worksteal -m campaign
 
 test-s3: $(STAMP)
 	$(PY) -m pytest tests/s3
 
-# Builds what the Dockerfile says, which takes three minutes, and runs it in namespaces.
+# Builds the wheel and what the Dockerfile says, which takes four minutes, and runs both.
 test-operations: $(STAMP)
 	$(PY) -m pytest tests/operations
 

@@ -82,7 +82,6 @@ def test_instructions_are_of_the_functions_themselves() -> None:
 
 
 @pytest.mark.skipif(shutil.which("valgrind") is None, reason="valgrind is not installed")
-@pytest.mark.campaign
 def test_valgrind_counts_what_the_kernels_of_avx2_take(tmp_path: Path) -> None:
     random = np.random.default_rng(1)
     words = (random.standard_normal((64, 128)) * 0.02).astype(np.float32).view(np.uint32)

@@ -1,6 +1,5 @@
 """Fixtures: a registry, and workers that run the jobs of engine_process.py."""
 
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import pytest
 
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
+from support.forked import Fork
 from support.registry.engine_jobs import launch
 
 
@@ -18,10 +18,10 @@ def registry(tmp_path: Path) -> Iterator[Registry]:
 
 
 @pytest.fixture
-def start_worker(registry: Registry) -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
-    started: list[subprocess.Popen[bytes]] = []
+def start_worker(registry: Registry) -> Iterator[Callable[[], Fork]]:
+    started: list[Fork] = []
 
-    def start() -> subprocess.Popen[bytes]:
+    def start() -> Fork:
         started.append(launch(registry))
         return started[-1]
 

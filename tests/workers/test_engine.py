@@ -11,9 +11,10 @@ import pytest
 from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.jobs import queue
 from deltahub.registry.registry import Registry
+from support.forked import Fork
 from support.registry.engine_jobs import enqueue, look, steps, wait_for
 
-StartWorker = Callable[[], subprocess.Popen[bytes]]
+StartWorker = Callable[[], Fork]
 
 
 def test_a_job_runs_each_step_once_and_leaves_its_result(working: Registry) -> None:
@@ -107,7 +108,7 @@ def test_a_worker_with_nothing_to_do_ends_the_threads_that_look_for_it(
     assert steps(registry, after) == ["0", "1"]
 
 
-def n_threads(process: subprocess.Popen[bytes]) -> int:
+def n_threads(process: Fork) -> int:
     return len(list(Path(f"/proc/{process.pid}/task").iterdir()))
 
 

@@ -1,7 +1,6 @@
 """A damaged jobs.sqlite costs time alone: it is set aside, and unfinished jobs start over."""
 
 import sqlite3
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -9,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from deltahub.registry.registry import Registry
+from support.forked import Fork
 from support.registry.engine_jobs import enqueue, steps, wait_for
 
-StartWorker = Callable[[], subprocess.Popen[bytes]]
+StartWorker = Callable[[], Fork]
 
 
 def overwrite_all(path: Path) -> None:

@@ -1,6 +1,5 @@
 """Jobs that fail for a moment are repeated until they succeed; all others fail at once."""
 
-import subprocess
 import time
 from collections.abc import Callable
 
@@ -9,10 +8,11 @@ import pytest
 from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.jobs import requests
 from deltahub.registry.registry import Registry
+from support.forked import Fork
 from support.registry.engine_jobs import enqueue, look, steps, wait_for
 from support.registry.opened import caller
 
-StartWorker = Callable[[], subprocess.Popen[bytes]]
+StartWorker = Callable[[], Fork]
 
 
 def wait_for_attempts(registry: Registry, job_id: str, n_attempts: int) -> Job:
@@ -95,7 +95,7 @@ def test_the_worker_survives_a_full_disk_of_its_own_files(
     limit = registry.data_dir / "small-engine-file"
     limit.touch()
     worker = start_worker()
-    job_id = enqueue(registry, "hoard", n=200)
+    job_id = enqueue(registry, "hoard", n=40)
     job = wait_for_attempts(registry, job_id, 1)
     assert job.error_code == "storage_full"
     assert "jobs.sqlite" in (job.error or "")

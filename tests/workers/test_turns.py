@@ -1,6 +1,5 @@
 """Turns: a long job of one user makes room for another user's jobs between its steps."""
 
-import subprocess
 import time
 from collections.abc import Callable
 
@@ -8,10 +7,11 @@ import pytest
 
 from deltahub.registry.jobs import requests
 from deltahub.registry.registry import Registry
+from support.forked import Fork
 from support.registry.engine_jobs import enqueue, look, steps, wait_for
 from support.registry.opened import caller
 
-StartWorker = Callable[[], subprocess.Popen[bytes]]
+StartWorker = Callable[[], Fork]
 
 
 def wait_until_begun(registry: Registry, job_id: str) -> None:

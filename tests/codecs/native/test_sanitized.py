@@ -21,26 +21,24 @@ from support.codecs.native_builds import (
     NATIVE,
     SANITIZED,
     STANDARD,
-    built,
     compiled,
     emulating,
+    kept,
 )
 from support.needed import lacking
 
 COMPILER = shutil.which(os.environ.get("CXX", "g++"))
 
-pytestmark = [pytest.mark.long, pytest.mark.campaign]
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def programs() -> Path:
     """A folder with both fuzzers."""
     if COMPILER is None:
         lacking("there is no C++ compiler (CXX or g++) to build the fuzzers with")
-    folder = tmp_path_factory.mktemp("sanitized")
     fuzzers = {f"fuzz_{name}": (f"fuzz/{name}.cpp", ()) for name in ("encode", "decode")}
-    built(COMPILER, folder, fuzzers, SANITIZED)
-    return folder
+    return kept(COMPILER, fuzzers, SANITIZED)
 
 
 def assert_sound(command: Sequence[str | Path]) -> None:

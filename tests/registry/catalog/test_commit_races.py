@@ -1,8 +1,5 @@
 """Concurrent and killed commits: each one happens whole or not at all."""
 
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +12,7 @@ from deltahub.registry.catalog.commit import AddFile, commit
 from deltahub.registry.catalog.repositories import create_repository, get_repository
 from deltahub.registry.errors import RefMoved
 from deltahub.registry.jobs import queue
+from support import forked
 from support.registry.commits import NAME, add, files
 from support.registry.opened import caller, opened_registry, push, upload
 
@@ -84,10 +82,10 @@ def test_a_killed_commit_has_happened_whole_or_not_at_all(tmp_path: Path, place:
         create_repository(reg, alice, NAME)
         sha256 = upload(reg, alice, b"1")
         secret = tokens.create_token(reg, "alice", "write")
-    died = subprocess.run(
-        [sys.executable, "-c", DIES_IN_COMMIT, str(tmp_path / "data"), secret, sha256],
-        env={**os.environ, "DELTAHUB_FAILPOINT": f"revisions.commit.{place}"},
-    )
+    died = forked.run(
+        "-c", DIES_IN_COMMIT, tmp_path / "data", secret, sha256,
+        environment={"DELTAHUB_FAILPOINT": f"revisions.commit.{place}"},
+    )  # fmt: skip
     assert died.returncode == -9
     with opened_registry(tmp_path) as reg:
         happened = place == "after_commit"

@@ -1,8 +1,5 @@
 """Small files are ingested many at a time: as safe as one by one, with far fewer waits."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -23,6 +20,7 @@ from deltahub.registry.uploads.small_files import SmallFiles
 from deltahub.workers.context import JobContext
 from deltahub.workers.failures import StepFailed
 from deltahub.workers.jobs.ingest import ingest
+from support import forked
 from support.registry.collecting import age_everything, collect, count, is_clean, n_objects
 from support.registry.ingested import read_file
 from support.registry.opened import (
@@ -301,9 +299,8 @@ def test_a_kill_loses_nothing_and_the_next_run_makes_nothing_twice(
 ) -> None:
     with opened_registry(tmp_path) as reg:
         job_id = pushed(reg, caller(reg, "ann"))
-    killed = subprocess.run(
-        [sys.executable, "-c", INGEST, str(tmp_path / "data"), job_id],
-        env={**os.environ, "DELTAHUB_FAILPOINT": failpoint},
+    killed = forked.run(
+        "-c", INGEST, tmp_path / "data", job_id, environment={"DELTAHUB_FAILPOINT": failpoint}
     )
     assert killed.returncode == -9
     with opened_registry(tmp_path) as reg:

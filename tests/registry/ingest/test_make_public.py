@@ -1,9 +1,6 @@
 """A private repository becomes public: all of it at once, and no data of other private ones."""
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,12 +28,12 @@ from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import Conflict, DataLost, Forbidden, RepositoryNotFound
 from deltahub.registry.ingest.make_public import make_public
 from deltahub.registry.jobs import queue
+from support import forked
 from support.registry.client_packs import near, weights
 from support.registry.collecting import age_everything, collect, count, is_clean
 from support.registry.ingested import ingest, push_ingested, read_file, stored_tensors
 from support.registry.opened import caller, opened_registry, sha256_of, upload
 
-ROOT = Path(__file__).parents[2]
 BASE = weights(20_000, seed=1)
 
 
@@ -242,9 +239,8 @@ def test_a_kill_leaves_it_private_or_public(
     with opened_registry(tmp_path) as reg:
         alice = caller(reg, "alice")
         push_ingested(reg, alice, "alice/m", FILES, private=True)
-    killed = subprocess.run(
-        [sys.executable, "-c", DIES, str(tmp_path / "data")],
-        env={**os.environ, "DELTAHUB_FAILPOINT": failpoint, "PYTHONPATH": str(ROOT)},
+    killed = forked.run(
+        "-c", DIES, tmp_path / "data", environment={"DELTAHUB_FAILPOINT": failpoint}
     )
     assert killed.returncode == -9
     with opened_registry(tmp_path) as reg:

@@ -42,7 +42,7 @@ PATH = "model.safetensors"
 BASE = tiny.to_file(tiny.base())
 # Tables of history: these dates keep nothing and start nothing.
 HISTORY = {"users", "repositories", "revisions", "audit_events", "object_stores", "findings"}
-HISTORY |= {"deferred_deletions"}
+HISTORY |= {"deferred_deletions", "job_lines"}
 # scrub takes a proof of the future for none.
 HISTORY |= {"proofs"}
 

@@ -1,10 +1,7 @@
 """fsck --repair marks what is lost, keeps what is right, and can be repeated."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
 
 import pytest
 from click.testing import CliRunner, Result
@@ -23,6 +20,7 @@ from deltahub.registry.maintenance.fsck.run import fsck
 from deltahub.registry.storage.keys import pack_key
 from deltahub.registry.uploads.known_files import query_and_keep
 from deltahub.registry.uploads.known_tensors import query_and_hold
+from support import forked
 from support.models import tiny_models as tiny
 from support.registry.collecting import collect, is_clean
 from support.registry.ingested import push_ingested, read_file, stored_tensors
@@ -214,13 +212,11 @@ def test_a_base_that_is_lost_is_not_chosen_as_a_base(hub: SmallHub) -> None:
 def test_a_repair_that_is_killed_can_be_repeated(hub: SmallHub, failpoint: str) -> None:
     hub.lose("ann/base")
     hub.flip_a_block("ann/tune")
-    command = [sys.executable, "-m", "deltahub.client.cli.main", "fsck", "--repair", "--read-data"]
+    command = ["-m", "deltahub.client.cli.main", "fsck", "--repair", "--read-data"]
     command += ["--data-dir", str(hub.reg.data_dir)]
-    died = subprocess.run(
-        command, env={**os.environ, "DELTAHUB_FAILPOINT": failpoint}, capture_output=True
-    )
+    died = forked.run(*command, environment={"DELTAHUB_FAILPOINT": failpoint})
     assert died.returncode == -signal.SIGKILL
-    assert subprocess.run(command, capture_output=True).returncode == 1
+    assert forked.run(*command).returncode == 1
     states = {sha256_of(BASE): "lost", sha256_of(TUNE): "lost", sha256_of(NOTES): "ingested"}
     assert hub.states() == states
     collect(hub.reg)

@@ -1,9 +1,6 @@
 """A pack that is damaged in part is emptied, so that scrub, backup and gc come to rest."""
 
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +12,7 @@ from deltahub.registry.maintenance.backup.run import backup
 from deltahub.registry.maintenance.fsck.repair import repair
 from deltahub.registry.maintenance.fsck.salvage import salvage
 from deltahub.registry.storage.keys import pack_key
+from support import forked
 from support.registry.backing_up import findings as backup_findings
 from support.registry.collecting import age_everything, collect, is_clean
 from support.registry.ingested import push_ingested
@@ -98,12 +96,11 @@ def test_a_lost_pack_is_forgotten_once_its_tensors_were_pushed_again(
 def test_a_salvage_that_is_killed_is_repeated(hub: SmallHub, failpoint: str) -> None:
     pack = hub.pack_of("ann/base")
     hub.flip_a_block("ann/base")
-    command = [sys.executable, "-m", "deltahub.client.cli.main", "fsck", "--repair", "--read-data"]
+    command = ["-m", "deltahub.client.cli.main", "fsck", "--repair", "--read-data"]
     command += ["--data-dir", str(hub.reg.data_dir)]
-    environment = {**os.environ, "DELTAHUB_FAILPOINT": failpoint}
-    died = subprocess.run(command, env=environment, capture_output=True)
+    died = forked.run(*command, environment={"DELTAHUB_FAILPOINT": failpoint})
     assert died.returncode == -signal.SIGKILL
-    again = subprocess.run(command, capture_output=True)
+    again = forked.run(*command)
     assert again.returncode == 1, again.stdout + again.stderr
     assert n_tensors(hub, pack, lost=False) == 0
     push_ingested(hub.reg, hub.ann, "ann/base", {PATH: BASE})

@@ -1,7 +1,6 @@
 """scrub proves every object in turn, names what is damaged, and repairs what it can."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -28,6 +27,7 @@ from deltahub.registry.maintenance.scrub.pace import Pace
 from deltahub.registry.maintenance.scrub.run import Scrub
 from deltahub.registry.replicas.copies import make_copy
 from deltahub.registry.storage.keys import landing_key, pack_key
+from support import forked
 from support.registry.collecting import age_everything, collect, is_clean
 from support.registry.ingested import push_ingested
 from support.registry.opened import push, sha256_of, upload
@@ -298,16 +298,16 @@ def test_the_command_tells_each_damage_once_and_counts_what_it_changed(hub: Smal
     hub.reg.store.put(pack_key(cut), [contents(hub.reg, pack_key(cut))[:-9]])
     flip(hub.reg, pack_key(lost))
     flip(hub.reg, landing_key(landing))
-    words = [sys.executable, "-m", "deltahub.client.cli.main", "scrub", "--all"]
+    words = ["-m", "deltahub.client.cli.main", "scrub", "--all"]
     words += ["--data-dir", str(hub.reg.data_dir)]
-    told = subprocess.run(words, capture_output=True, text=True)
+    told = forked.run(*words)
     assert told.stderr == "proving stored bytes\n"
     assert "packs marked as damaged: 2\n" in told.stdout
     for name in (cut, lost, sha256_of(b"new bytes" * 999)):
         [line] = [line for line in told.stdout.splitlines() if name in line]
         assert line.count(name) == 1
     assert "open findings: 3\n" in told.stdout
-    again = subprocess.run(words, capture_output=True, text=True)
+    again = forked.run(*words)
     assert "marked as damaged" not in again.stdout
     assert "open findings: 3\n" in again.stdout
 
@@ -355,12 +355,11 @@ def test_a_pace_bounds_the_bytes_of_a_second() -> None:
 @pytest.mark.parametrize("failpoint", ["scrub.mark.before_commit", "scrub.mark.after_commit"])
 def test_a_scrub_that_is_killed_goes_on_where_it_was(hub: SmallHub, failpoint: str) -> None:
     hub.lose("ann/base")
-    words = [sys.executable, "-m", "deltahub.client.cli.main", "scrub", "--all"]
+    words = ["-m", "deltahub.client.cli.main", "scrub", "--all"]
     words += ["--data-dir", str(hub.reg.data_dir)]
-    environment = {**os.environ, "DELTAHUB_FAILPOINT": failpoint}
-    died = subprocess.run(words, env=environment, capture_output=True)
+    died = forked.run(*words, environment={"DELTAHUB_FAILPOINT": failpoint})
     assert died.returncode == -signal.SIGKILL
-    assert subprocess.run(words, capture_output=True).returncode == 1
+    assert forked.run(*words).returncode == 1
     assert hub.states()[sha256_of(BASE)] == "lost"
     push_ingested(hub.reg, hub.ann, "ann/base", {PATH: BASE})
     assert (hub.read("ann/base"), hub.read("ann/tune")) == (BASE, TUNE)

@@ -1,9 +1,6 @@
 """What many files depend on has a second copy, and comes back from it."""
 
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 
 import pytest
@@ -20,6 +17,7 @@ from deltahub.registry.maintenance.fsck.repair import repair
 from deltahub.registry.maintenance.fsck.run import fsck
 from deltahub.registry.storage.keys import pack_key, second_copy_key
 from deltahub.registry.uploads.known_files import query_and_keep
+from support import forked
 from support.registry.collecting import collect, is_clean
 from support.registry.opened import sha256_of
 from support.registry.scrubbing import (
@@ -246,14 +244,10 @@ def test_a_pack_with_wrong_rows_is_not_called_repaired(copied: SmallHub) -> None
 
 def killed(hub: SmallHub, failpoint: str, *words: str, dependents: int = 1) -> bool:
     """Whether the command died at the failpoint."""
-    line = [sys.executable, "-m", "deltahub.client.cli.main", *words]
+    line = ["-m", "deltahub.client.cli.main", *words, "--data-dir", str(hub.reg.data_dir)]
     environment = {"DELTAHUB_FAILPOINT": failpoint}
     environment["DELTAHUB_SECOND_COPY_DEPENDENTS"] = str(dependents)
-    died = subprocess.run(
-        [*line, "--data-dir", str(hub.reg.data_dir)],
-        env={**os.environ, **environment},
-        capture_output=True,
-    )
+    died = forked.run(*line, environment=environment)
     return died.returncode == -signal.SIGKILL
 
 

@@ -2,8 +2,6 @@
 
 import errno
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -16,6 +14,7 @@ from deltahub.registry.storage.disk import Disk
 from deltahub.registry.storage.keys import landing_key, pack_key
 from deltahub.registry.storage.local import FileStore
 from deltahub.registry.storage.memory import MemoryStore
+from support import forked
 from support.stores.durable_disk import DurableDisk
 from support.stores.store_contract import StoreContract, read_all
 
@@ -217,9 +216,8 @@ FileStore(Path(sys.argv[1])).put("packs/x", [b"data"])
 def test_a_process_killed_in_put_leaves_the_object_whole_or_absent(
     tmp_path: Path, failpoint: str, is_there: bool
 ) -> None:
-    died = subprocess.run(
-        [sys.executable, "-c", DIES_IN_PUT, str(tmp_path / "objects")],
-        env={**os.environ, "DELTAHUB_FAILPOINT": failpoint},
+    died = forked.run(
+        "-c", DIES_IN_PUT, tmp_path / "objects", environment={"DELTAHUB_FAILPOINT": failpoint}
     )
     assert died.returncode == -9
     store: Store = FileStore(tmp_path / "objects")

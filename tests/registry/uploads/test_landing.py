@@ -4,8 +4,6 @@ import errno
 import hashlib
 import itertools
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
@@ -36,6 +34,7 @@ from deltahub.registry.storage.base import Buffer
 from deltahub.registry.storage.disk import Disk
 from deltahub.registry.storage.keys import landing_key
 from deltahub.registry.uploads.landing import LandingStatus, begin, complete_upload, receive, status
+from support import forked
 from support.registry.opened import caller, opened_registry, sha256_of, upload
 from support.stores.durable_disk import DurableDisk
 
@@ -344,8 +343,8 @@ def test_an_upload_goes_on_after_a_kill_at_any_step(
         users.create_user(reg, "alice")
         secret = tokens.create_token(reg, "alice", "write")
         alice = tokens.authenticate(reg, secret)
-    command = [sys.executable, "-c", DIES_IN_UPLOAD, str(tmp_path / "data"), secret, SHA256]
-    died = subprocess.run(command, env={**os.environ, "DELTAHUB_FAILPOINT": failpoint})
+    command = ("-c", DIES_IN_UPLOAD, tmp_path / "data", secret, SHA256)
+    died = forked.run(*command, environment={"DELTAHUB_FAILPOINT": failpoint})
     assert died.returncode == -9
     with opened_registry(tmp_path) as reg:
         state = status(reg, alice, SHA256)

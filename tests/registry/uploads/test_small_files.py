@@ -1,9 +1,6 @@
 """Small files in batches: as safe as one by one, with far fewer waits for the disk."""
 
 import hashlib
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -22,12 +19,11 @@ from deltahub.registry.storage.keys import landing_key
 from deltahub.registry.uploads import small_files
 from deltahub.registry.uploads.landing import begin, receive, status
 from deltahub.registry.uploads.small_files import SmallFiles
+from support import forked
 from support.registry.collecting import age_everything, collect, is_clean, n_objects
 from support.registry.ingested import ingest
 from support.registry.opened import caller, ensure_repository, opened_registry, push, sha256_of
 from support.stores.durable_disk import DurableDisk
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -220,9 +216,8 @@ WHERE = [
 
 @pytest.mark.parametrize("failpoint", WHERE)
 def test_a_kill_leaves_the_old_revision_or_the_new_one(tmp_path: Path, failpoint: str) -> None:
-    killed = subprocess.run(
-        [sys.executable, "-c", COMMITS, str(tmp_path / "data")],
-        env={**os.environ, "DELTAHUB_FAILPOINT": failpoint, "PYTHONPATH": str(ROOT)},
+    killed = forked.run(
+        "-c", COMMITS, tmp_path / "data", environment={"DELTAHUB_FAILPOINT": failpoint}
     )
     assert killed.returncode == -9
     with opened_registry(tmp_path) as reg:

@@ -1,8 +1,5 @@
 """Xet uploads are verified, visible only to permitted callers, and deleted after expiry."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -31,6 +28,7 @@ from deltahub.registry.maintenance.gc.plan import plan_gc
 from deltahub.registry.xet.epochs import place_of, repository_at
 from deltahub.registry.xet.receive_xorb import receive_xorb
 from deltahub.registry.xet.sources import UnknownXorb
+from support import forked
 from support.registry.collecting import age_everything, collect, count, is_clean, n_objects
 from support.registry.crash_workload import run_jobs
 from support.registry.opened import caller, ensure_repository, opened_registry, push, sha256_of
@@ -46,7 +44,6 @@ from support.registry.xet_uploads import (
     send_all,
 )
 
-ROOT = Path(__file__).parents[2]
 ZEROS = XorbOf([bytes(128 << 10)] * 513, scheme=1)  # one chunk more than a xorb may have
 
 
@@ -364,10 +361,7 @@ def test_a_kill_at_any_step_leaves_nothing_that_a_collection_does_not_find(
 ) -> None:
     with opened_registry(tmp_path) as reg:
         ensure_repository(reg, caller(reg, "ann"), "ann/m")
-    killed = subprocess.run(
-        [sys.executable, "-c", CRASH, str(tmp_path / "data")],
-        env={**os.environ, "DELTAHUB_FAILPOINT": name, "PYTHONPATH": str(ROOT)},
-    )
+    killed = forked.run("-c", CRASH, tmp_path / "data", environment={"DELTAHUB_FAILPOINT": name})
     assert killed.returncode == -9
     with opened_registry(tmp_path) as reg:
         assert is_clean(reg)

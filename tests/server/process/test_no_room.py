@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from support import forked
 from support.needed import lacking
 from support.registry.opened import caller, opened_registry
 
 MOUNTED = 'mount -t tmpfs -o size="$1" none "$2" && shift && shift && exec "$@"'
-MAIN = "from deltahub.client.cli.main import main; main()"
 
 
 def within(size: str, folder: Path) -> list[str]:
@@ -59,16 +59,16 @@ def on_full_disk(data: Path) -> None:
         caller(reg, "ann")
     fill(data.parent)
     folder = ["--data-dir", data]
-    deltahub = [sys.executable, "-c", MAIN]
+    deltahub = ["-m", "deltahub.client.cli.main"]
     for command in (
-        [sys.executable, "-m", "deltahub.server", "--port", 0, *folder],
-        [sys.executable, "-m", "deltahub.workers", *folder],
+        ["-m", "deltahub.server", "--port", 0, *folder],
+        ["-m", "deltahub.workers", *folder],
         [*deltahub, "user", "add", "bea", *folder],
         [*deltahub, "gc", "--apply", *folder],
         [*deltahub, "gc", "--apply", "--lease", 0, *folder],
         [*deltahub, "recompress", "--apply", *folder],
     ):
-        refused = run(*command)
+        refused = forked.run(*command)
         assert refused.returncode in (1, 2), (command, refused)
         assert "no room" in refused.stderr, (command, refused)
         assert "Traceback" not in refused.stderr, (command, refused)
@@ -77,7 +77,7 @@ def on_full_disk(data: Path) -> None:
         [*deltahub, "gc", *folder],
         [*deltahub, "user", "list", *folder],
     ):
-        done = run(*command)
+        done = forked.run(*command)
         assert done.returncode == 0, (command, done)
 
 

@@ -23,6 +23,7 @@ from deltahub.registry.data_folder import (
     check_free,
 )
 from deltahub.server.process.supervisor import WorkerSupervisor
+from support import forked
 from support.service.hub import ServedHub, served_hub
 
 
@@ -170,8 +171,7 @@ def serve(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def run(module: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", module, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return forked.run("-m", module, *arguments, timeout_s=60)
 
 
 def test_beside_a_collection_that_wants_the_folder_for_itself_neither_hub_nor_worker_starts(

@@ -8,13 +8,18 @@ from pathlib import Path
 
 import pytest
 
+from support import forked
+
 
 def run(tmp_path: Path, variable: str, *command: str) -> subprocess.CompletedProcess[str]:
     name, _, value = variable.partition("=")
-    folder = {"DELTAHUB_DATA_DIR": str(tmp_path / "data")}
-    return subprocess.run(
-        [sys.executable, "-m", "deltahub.client.cli.main", *command],
-        env={**os.environ, **folder, name: value},
+    environment = {"DELTAHUB_DATA_DIR": str(tmp_path / "data"), name: value}
+    words = ("-m", "deltahub.client.cli.main", *command)
+    if name != "DELTAHUB_KERNELS":
+        return forked.run(*words, environment=environment)
+    return subprocess.run(  # the native code reads it when it is imported
+        [sys.executable, *words],
+        env={**os.environ, **environment},
         capture_output=True,
         text=True,
         timeout=60,

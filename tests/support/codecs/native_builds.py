@@ -5,6 +5,10 @@ C++, so that all sets are tested on every processor. The set with gathers is alw
 because sanitizers do not check the loads of a gather.
 """
 
+import fcntl
+import hashlib
+import importlib.metadata
+import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +21,8 @@ from deltahub.codecs._native import kernel_names
 TESTS = Path(__file__).parents[2]
 NATIVE = TESTS.parent / "codecs" / "native"
 CORPUS = TESTS / "corpus"
+EMULATION = TESTS / "support" / "codecs" / "emulated"
+KEPT = TESTS.parent / ".cache" / "native"
 DECODERS = ("deltas", "floats", "runs", "tables")
 
 STANDARD = "-std=c++20"
@@ -33,7 +39,7 @@ GATHERS = "avx512_gathers"
 KERNELS[GATHERS] = [*KERNELS["avx512"], "-DDELTAHUB_GATHERS"]
 # -fwrapv, because SIMDe relies on vector elements that wrap around.
 EMULATED = [
-    f"-I{TESTS / 'support' / 'codecs' / 'emulated'}", f"-I{simde_py.get_include()}",
+    f"-I{EMULATION}", f"-I{simde_py.get_include()}",
     "-Og", "-D__AVX2__=1",
     "-fwrapv", "-fno-sanitize=signed-integer-overflow",
 ]  # fmt: skip
@@ -95,3 +101,37 @@ def built(
     for name, (_, own) in programs.items():
         run([compiler, *flags, *own, "-pthread", made[name], *kernels, "-o", folder / name])
     return made
+
+
+def kept(
+    compiler: str, programs: Mapping[str, tuple[str, Sequence[str]]], flags: Sequence[str]
+) -> Path:
+    """A folder with the programs, built once for the same compiler, flags and sources.
+
+    A build takes 100 s of a processor. A second process that asks for it waits for the first.
+    """
+    KEPT.mkdir(parents=True, exist_ok=True)
+    folder = KEPT / _state(compiler, repr((programs, flags)))
+    with (KEPT / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            for old in KEPT.glob("*/"):
+                shutil.rmtree(old)
+            unfinished = KEPT / "unfinished"
+            unfinished.mkdir()
+            built(compiler, unfinished, programs, flags)
+            unfinished.rename(folder)
+    return folder
+
+
+def _state(compiler: str, wanted: str) -> str:
+    """A hash of all that a build depends on."""
+    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True)
+    emulator = importlib.metadata.version("simde-py")
+    all_flags = [(isa, flags_of(isa)) for isa in KERNELS]
+    digest = hashlib.sha256(repr((version.stdout, emulator, all_flags, wanted)).encode())
+    for root in (NATIVE, EMULATION, Path(__file__)):
+        for path in sorted([root, *root.rglob("*")]):
+            if path.is_file():
+                digest.update(f"{path}\n".encode() + hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()

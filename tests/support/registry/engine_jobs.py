@@ -1,7 +1,5 @@
 """Enqueues jobs of engine_process.py, starts workers that run them, and looks at the results."""
 
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -9,12 +7,13 @@ from typing import Any
 from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.jobs import queue
 from deltahub.registry.registry import Registry
+from support.forked import Fork
 
 PROCESS = Path(__file__).parent / "engine_process.py"
 
 
-def launch(registry: Registry) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-W", "error", PROCESS, registry.data_dir])
+def launch(registry: Registry) -> Fork:
+    return Fork("-W", "error", PROCESS, registry.data_dir)
 
 
 def enqueue(registry: Registry, kind: str, *, user_id: int | None = None, **payload: Any) -> str:

@@ -111,10 +111,10 @@ def poison(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
 
 
 def hoard(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
-    """payload["n"] steps whose results take 20 kB each in the engine's file."""
+    """payload["n"] steps whose results take 100 kB each in the engine's file."""
     total = 0
     for i in range(payload["n"]):
-        total += len(context.step(f"hoard {i}", lambda: "x" * 20_000))
+        total += len(context.step(f"hoard {i}", lambda: "x" * 100_000))
     return {"total": total}
 
 

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -65,9 +65,14 @@ class KillCampaign:
     """A campaign in a folder. It takes the hub's store from the environment."""
 
     def __init__(
-        self, folder: Path, seed: int, *, restart_store: Callable[[], None] | None = None
+        self,
+        folder: Path,
+        seed: int,
+        *,
+        victims: Sequence[str] = VICTIMS,
+        restart_store: Callable[[], None] | None = None,
     ) -> None:
-        """seed: of a new campaign; one that goes on keeps its own.
+        """seed: of a new campaign; one that goes on keeps its own. victims: drawn for each cycle.
 
         restart_store: kills the store and starts it again; it is a victim then.
         """
@@ -75,7 +80,7 @@ class KillCampaign:
         self._folder = folder
         self._data_dir = folder / "data"
         self._restart_store = restart_store
-        self._victims = VICTIMS if restart_store is None else (*VICTIMS, "store", "store")
+        self._victims = victims if restart_store is None else (*victims, "store", "store")
         self._workload = Workload(folder, random.Random(), n_pushes=self.state.n_pushes)
         for name, commit, path, sha256 in self.state.acknowledged:
             self._workload.acknowledged[name, commit, path] = sha256

@@ -1,9 +1,6 @@
 """A backup or a restore that is killed at any step harms nothing, and works when it is repeated."""
 
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +10,7 @@ from deltahub.registry.maintenance.backup.run import backup
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
 from deltahub.registry.stores.current import HalfRestored
+from support import forked
 from support.registry.backing_up import findings, names, restored
 from support.registry.collecting import collect, is_clean
 from support.registry.ingested import push_ingested, read_file
@@ -22,25 +20,22 @@ from support.registry.small_hub import PATH, TUNE, SmallHub
 KILLED = """
 import sys
 from pathlib import Path
-sys.path.insert(0, sys.argv[3])
 from deltahub.registry.maintenance.backup.run import backup
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
 from support.registry.backing_up import restored
-if sys.argv[4] == "backup":
+if sys.argv[3] == "backup":
     with Registry.open(Settings(data_dir=Path(sys.argv[1]))) as reg:
         reg.store.put("packs/aa/unneeded", [b"1"])
         backup(reg, sys.argv[2], keep=1)
 else:
     restored(Path(sys.argv[2]), Path(sys.argv[1]))
 """
-TESTS = str(Path(__file__).parents[3])
 
 
 def kill(what: str, folder: Path, place: Path, failpoint: str) -> None:
-    died = subprocess.run(
-        [sys.executable, "-c", KILLED, str(folder), str(place), TESTS, what],
-        env={**os.environ, "DELTAHUB_FAILPOINT": failpoint},
+    died = forked.run(
+        "-c", KILLED, folder, place, what, environment={"DELTAHUB_FAILPOINT": failpoint}
     )
     assert died.returncode == -9
 
@@ -84,9 +79,8 @@ def test_deferred_deletions_go_on_after_a_kill(hub: SmallHub, tmp_path: Path) ->
         "    reg.store.put('packs/aa/unneeded', [b'1'])\n"
         "    reg.store.delete('packs/aa/unneeded')\n"
     )
-    died = subprocess.run(
-        [sys.executable, "-c", code, str(hub.reg.data_dir)],
-        env={**os.environ, "DELTAHUB_FAILPOINT": "deferred.after_delete"},
+    died = forked.run(
+        "-c", code, hub.reg.data_dir, environment={"DELTAHUB_FAILPOINT": "deferred.after_delete"}
     )
     assert died.returncode == -9
     assert hub.reg.store.n_deferred() == 1

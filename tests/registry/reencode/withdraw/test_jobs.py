@@ -1,8 +1,5 @@
 """The job that makes a base private or deletes it: kills, refusals, a full disk, late models."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -23,6 +20,7 @@ from deltahub.registry.packs.writer import PackSpool
 from deltahub.registry.reencode.withdraw import Change, WithdrawJob, withdraw
 from deltahub.registry.uploads.client_packs import accept_pack
 from deltahub.registry.uploads.recipes import submit_recipe
+from support import forked
 from support.registry.collecting import is_clean
 from support.registry.ingested import declare, push_ingested, read_file, run_replans
 from support.registry.opened import caller, opened_registry, push, sha256_of, upload
@@ -270,9 +268,8 @@ def test_a_kill_leaves_it_as_it_was_or_changed_and_the_job_goes_on(
     with opened_registry(tmp_path) as reg:
         asked = withdraw(reg, caller(reg, "ann"), "ann/base", change)
     assert asked is not None
-    killed = subprocess.run(
-        [sys.executable, "-c", DIES, str(tmp_path / "data"), asked.job_id],
-        env={**os.environ, "DELTAHUB_FAILPOINT": failpoint},
+    killed = forked.run(
+        "-c", DIES, tmp_path / "data", asked.job_id, environment={"DELTAHUB_FAILPOINT": failpoint}
     )
     assert killed.returncode == -9
     with opened_registry(tmp_path) as reg:

@@ -1,7 +1,7 @@
 """A hub, its worker, its gc and its clients are killed again and again while real clients push.
 
 DELTAHUB_KILLS=300 kills 300 times; DELTAHUB_SEED draws the same pushes, victims and pauses again.
-The same on an S3 service: tests/s3/test_kill_campaign.py.
+The same on an S3 service: tests/s3/test_kill_campaign.py. One kill: tests/system/test_kills.py.
 """
 
 import os
@@ -17,7 +17,6 @@ SEED = int(os.environ.get("DELTAHUB_SEED", "0")) or random.SystemRandom().randra
 
 
 @pytest.mark.long
-@pytest.mark.campaign
 def test_what_was_acknowledged_survives_every_kill(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
