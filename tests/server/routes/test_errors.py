@@ -352,10 +352,9 @@ def test_the_counters_count_what_went_over_the_wire(hub: RunningHub) -> None:
     while (after := metrics())["sent_bytes"] < between["sent_bytes"] + len(data):
         assert time.monotonic() < deadline, after
         n_looks += 1
-    sent = [b["sent_bytes"] - a["sent_bytes"] for a, b in ((before, between), (between, after))]
-    received = [
-        b["received_bytes"] - a["received_bytes"] for a, b in ((before, between), (between, after))
-    ]
+    spans = ((before, between), (between, after))
+    sent = [b["sent_bytes"] - a["sent_bytes"] for a, b in spans]
+    received = [b["received_bytes"] - a["received_bytes"] for a, b in spans]
     assert 300_000 < received[0] < 303_000
     assert 300_000 < sent[1] < 302_000 + n_looks * 1000
     assert sent[0] < 3000
