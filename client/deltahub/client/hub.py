@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from deltahub.client.api.asking import Asking
 from deltahub.client.api.credentials import find_credentials
 from deltahub.client.api.endpoints import Api
+from deltahub.client.api.history import History
 from deltahub.client.api.transport import Transport
 from deltahub.client.errors import InvalidArgument, JobNotFound
 from deltahub.client.names import branch_name
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from deltahub.client.push.send import PushOptions
 
 
-class Hub(Asking):
+class Hub(Asking, History):
     """A connection to one hub, with one user's token.
 
     url, token: by default DELTAHUB_URL and DELTAHUB_TOKEN, then the values that `deltahub login`

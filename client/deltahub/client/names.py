@@ -32,6 +32,11 @@ def is_branch(name: str) -> bool:
     return path_problem(name) is None  # clients keep a file of this name
 
 
+def is_commit(text: str) -> bool:
+    """Whether this is a whole commit id."""
+    return _COMMIT.fullmatch(text) is not None
+
+
 def branch_name(name: str) -> str:
     """The name itself. InvalidArgument when no branch can have it."""
     if not is_branch(name):

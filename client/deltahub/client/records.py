@@ -87,6 +87,45 @@ class Ref:
 
 
 @dataclass(frozen=True)
+class Rule:
+    """What history of each branch is kept: its last commits, every k-th, and what is young.
+
+    keep_every: k, counted from the branch's first commit; None for none. older_than_s: younger
+    commits are kept, in seconds; None: age does not count. of: whose rule it is, in answers.
+    """
+
+    keep_last: Count = 1
+    keep_every: Count | None = None
+    older_than_s: Count | None = None
+    of: str = ""
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """What was dropped. kept: revisions that stay. size_bytes: of files that no other one has."""
+
+    commits: tuple[CommitId, ...]
+    kept: Count
+    size_bytes: Count
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """A revision that was dropped. by: None if a rule did it. until: it can be taken back before.
+
+    reason: ref removed | squashed | file deleted | pruned. Times are ISO 8601.
+    """
+
+    commit: CommitId
+    title: str
+    reason: str
+    dropped_at: str
+    until: str
+    by: str | None = None
+    created_at: str | None = None
+
+
+@dataclass(frozen=True)
 class HeldTensors:
     """Which tensors the hub has for us, as ids in hex, and the longest chain of deltas it takes."""
 

@@ -146,6 +146,11 @@ class Settings(EnvironmentSettings):
         default=8192 * GIB, ge=0, description="Most bytes of the files that one Xet shard names."
     )
 
+    revision_grace_s: int = Field(
+        default=7 * DAY_S,
+        ge=0,
+        description="How long a revision that no branch or tag reaches can be taken back.",
+    )
     hold_ttl_s: int = Field(
         default=DAY_S, description="How long an acknowledged tensor is kept without a commit."
     )

@@ -16,6 +16,7 @@ from deltahub.server.hub import Hub
 from deltahub.server.public_url import PublicUrl
 from deltahub.server.routes import (
     files,
+    history,
     info,
     jobs,
     rebuilding,
@@ -38,7 +39,18 @@ Every refusal is `{"error": {"code", "message"}}`. A repository that the caller 
 answers 404, as if it did not exist.
 """
 
-_ROUTERS = (system, repositories, revisions, info, files, rebuilding, uploads, tensors, jobs)
+_ROUTERS = (
+    system,
+    repositories,
+    revisions,
+    info,
+    files,
+    history,
+    rebuilding,
+    uploads,
+    tensors,
+    jobs,
+)
 
 
 def create_app(

@@ -9,7 +9,7 @@ from sqlalchemy import select, update
 
 from deltahub.registry import Caller, Registry
 from deltahub.registry.access.repositories import load_repository
-from deltahub.registry.catalog.refs import KINDS, PAGE_REFS, create_ref, delete_ref, ref_pages
+from deltahub.registry.catalog.refs import KINDS, PAGE_REFS, create_ref, ref_pages
 from deltahub.registry.catalog.repositories import delete_repository
 from deltahub.registry.db.models import Ref
 from deltahub.registry.errors import (
@@ -19,6 +19,7 @@ from deltahub.registry.errors import (
     RepositoryNotFound,
     RevisionNotFound,
 )
+from deltahub.registry.retention.drop import delete_ref
 from support.registry.commits import NAME, files, revision
 from support.registry.opened import caller, opened_registry, push, sha256_of
 

@@ -11,8 +11,11 @@ from deltahub.registry.maintenance.gc.apply import Outcome, apply_gc
 from deltahub.registry.maintenance.gc.plan import plan_gc
 
 
-def collect(reg: Registry, *, lease_s: float = 0, grace_s: float = 0) -> Outcome:
-    return apply_gc(reg, plan_gc(reg, lease_s=lease_s, grace_s=grace_s))
+def collect(
+    reg: Registry, *, lease_s: float = 0, grace_s: float = 0, revision_grace_s: float | None = None
+) -> Outcome:
+    plan = plan_gc(reg, lease_s=lease_s, grace_s=grace_s, revision_grace_s=revision_grace_s)
+    return apply_gc(reg, plan)
 
 
 def count(reg: Registry, table: type) -> int:

@@ -22,6 +22,15 @@ _COMMANDS = {
         "deltahub.client.cli.browse:visibility",
         "Make a repository private, or public.",
     ),
+    "prune": ("deltahub.client.cli.history:prune", "Drop old revisions of a repository."),
+    "dropped": (
+        "deltahub.client.cli.history:dropped",
+        "List what was dropped, or take it back.",
+    ),
+    "retention": (
+        "deltahub.client.cli.history:retention",
+        "Show or set what history is kept.",
+    ),
     "merge": ("deltahub.client.cli.merge:merge", "Merge fine-tunes of one base, without training."),
     "jobs": ("deltahub.client.cli.jobs:jobs", "List, watch, cancel and retry background jobs."),
     "login": ("deltahub.client.cli.account:login", "Store a hub's address and your token."),

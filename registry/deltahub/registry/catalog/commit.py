@@ -164,7 +164,7 @@ def _commit(
     if parent is None and not tree:
         raise InvalidRequest("the first commit of a branch must add a file")
     revision = new_revision(caller, repository, parent, message, declared)
-    revision.commit = commit_id or commit_id_of(name, caller, revision, tree)
+    revision.commit = commit_id or commit_id_of(name, caller.name, revision, tree)
     if find_commit(session, repository, revision.commit) is not None:
         raise Conflict(f"{name} has a revision {revision.commit} already")
     insert_revision(session, repository, revision, tree, ref, is_new=head is None)

@@ -16,9 +16,9 @@ from deltahub.registry.errors import EntryNotFound
 from deltahub.registry.names import quoted
 from deltahub.registry.packs.block_cache import ByteCache
 
-# (repository, when it was created, its newest commit) -> bytes. Repositories only gain revisions,
-# so the key names what was summed up. Limit: about 10,000 repositories.
-_KNOWN: Final[ByteCache[tuple[int, datetime, str], int]] = ByteCache(4 << 20)
+# (repository, when it was created, its newest commit, their number) -> bytes. A revision never
+# changes, so the key names what was summed up. Limit: about 10,000 repositories.
+_KNOWN: Final[ByteCache[tuple[int, datetime, str, int], int]] = ByteCache(4 << 20)
 _KEY_BYTES: Final = 400
 
 
@@ -127,10 +127,17 @@ def large_files(session: ReadSession, repository: Repository) -> list[LargeFile]
 def used_storage(session: ReadSession, repository: Repository) -> UsedStorage:
     """Bytes of the files of all revisions of the repository. Costs a query for each new commit."""
     own = Revision.repository_id == repository.id
-    newest = session.scalar(select(func.max(Revision.id)).where(own))
+    newest, n_revisions = session.execute(
+        select(func.max(Revision.id), func.count()).where(own)
+    ).one()
     if newest is None:
         return UsedStorage(0, 0)
-    key = (repository.id, repository.created_at, session.get_one(Revision, newest).commit)
+    key = (
+        repository.id,
+        repository.created_at,
+        session.get_one(Revision, newest).commit,
+        n_revisions,
+    )
     known = _KNOWN.get(key)
     if known is not None:
         return UsedStorage(known, 0)

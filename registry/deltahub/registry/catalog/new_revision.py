@@ -28,6 +28,7 @@ def new_revision(
     return Revision(
         repository_id=repository.id,
         parent_commit=None if parent is None else parent.commit,
+        number=1 if parent is None else parent.number + 1,
         message=message,
         author_id=caller.user_id,
         created_at=utc_now(),
@@ -36,14 +37,14 @@ def new_revision(
     )
 
 
-def commit_id_of(name: str, caller: Caller, revision: Revision, tree: Tree) -> str:
+def commit_id_of(name: str, author: str, revision: Revision, tree: Tree) -> str:
     """SHA-1 of a JSON description of all of the revision's fields and entries."""
     entries = [[path, node.mode, node.sha256, node.size] for path, node in sorted(tree.items())]
     description = {
         "deltahub commit": 1,
         "repository": name,
         "parent": revision.parent_commit,
-        "author": caller.name,
+        "author": author,
         "created_at": _timestamp(revision.created_at),
         "message": revision.message,
         "base": revision.declared_base,
@@ -71,6 +72,19 @@ def insert_revision(
 
     is_new: the branch `ref` does not exist yet.
     """
+    insert_alone(session, repository, revision, tree)
+    if is_new:
+        session.add(
+            Ref(repository_id=repository.id, kind="branch", name=ref, revision_id=revision.id)
+        )
+    else:
+        session.get_one(Ref, (repository.id, "branch", ref)).revision_id = revision.id
+
+
+def insert_alone(
+    session: WriteSession, repository: Repository, revision: Revision, tree: Tree
+) -> None:
+    """Do the same without a branch, for the caller to point one at it."""
     session.add(revision)
     session.flush()
     if tree:
@@ -80,12 +94,6 @@ def insert_revision(
     if revision.declared_base_revision_id is not None:
         base = session.get_one(Revision, revision.declared_base_revision_id)
         declared_base.declare(session, repository, revision, base)
-    if is_new:
-        session.add(
-            Ref(repository_id=repository.id, kind="branch", name=ref, revision_id=revision.id)
-        )
-    else:
-        session.get_one(Ref, (repository.id, "branch", ref)).revision_id = revision.id
     _enqueue_ingest(session, revision, tree)
 
 

@@ -12,7 +12,7 @@ from deltahub.registry.access.caller import Caller
 from deltahub.registry.access.permissions import full_name
 from deltahub.registry.access.repositories import DEFAULT_BRANCH, load_repository
 from deltahub.registry.db.models import Ref, Repository, Revision
-from deltahub.registry.db.session import ReadSession
+from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.errors import Conflict, InvalidRequest, RepositoryNotFound, RevisionNotFound
 from deltahub.registry.names import quoted, validate_ref
 from deltahub.registry.registry import Registry
@@ -118,19 +118,21 @@ def create_ref(
         return RefInfo(kind, ref, target.commit)
 
 
-def delete_ref(reg: Registry, caller: Caller | None, name: str, kind: str, ref: str) -> None:
-    """Remove a branch or tag, but not its revisions. InvalidRequest for the branch main."""
+def delete_ref_row(
+    session: WriteSession, repository: Repository, name: str, kind: str, ref: str
+) -> None:
+    """Remove a branch or tag of the repository `name`, but not its revisions.
+
+    InvalidRequest for the branch main; RevisionNotFound.
+    """
     _check_kind(kind)
     if (kind, ref) == ("branch", DEFAULT_BRANCH):
         raise InvalidRequest(f"the branch {DEFAULT_BRANCH} cannot be removed")
-    with reg.db.write() as session:
-        repository = load_repository(session, caller, name, "write")
-        if find_ref(session, repository, kind, ref) is None:
-            raise RevisionNotFound(f"{name} has no {kind} {quoted(ref)}")
-        session.execute(
-            delete(Ref).where(Ref.repository_id == repository.id, Ref.kind == kind, Ref.name == ref)
-        )
-        audit.append(session, caller, "ref.delete", name, {"kind": kind, "ref": ref})
+    if find_ref(session, repository, kind, ref) is None:
+        raise RevisionNotFound(f"{name} has no {kind} {quoted(ref)}")
+    session.execute(
+        delete(Ref).where(Ref.repository_id == repository.id, Ref.kind == kind, Ref.name == ref)
+    )
 
 
 def require_branch(session: ReadSession, repository: Repository, ref: str) -> None:

@@ -15,7 +15,15 @@ from deltahub.registry.access.repositories import (
     find_repository,
     load_repository,
 )
-from deltahub.registry.db.models import Namespace, Ref, Repository, Revision, utc_now
+from deltahub.registry.db.models import (
+    Entry,
+    File,
+    Namespace,
+    Ref,
+    Repository,
+    Revision,
+    utc_now,
+)
 from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.errors import Conflict, Forbidden, InvalidRequest, RepositoryExists
@@ -112,6 +120,13 @@ def remove(
         jobs.where(Job.state == "queued").values(**queue.DELETED, finished_at=utc_now())
     )
     session.execute(jobs.where(Job.state == "running").values(is_cancel_asked=True))
+    listed = (
+        select(Entry.file_id)
+        .join(Revision, Revision.id == Entry.revision_id)
+        .where(Revision.repository_id == repository.id)
+    )
+    left = update(File).where(File.id.in_(listed)).values(left_by="repository deleted")
+    session.execute(left.execution_options(synchronize_session=False))
     # ON DELETE CASCADE deletes the rows that refer to it.
     session.execute(delete(Repository).where(Repository.id == repository.id))
     audit.append(session, caller, "repository.delete", name)

@@ -20,9 +20,19 @@ from deltahub.registry.maintenance.fsck.judge import Repaired
 from deltahub.registry.maintenance.fsck.repair import repair
 from deltahub.registry.maintenance.gc.apply import Outcome, apply_gc
 from deltahub.registry.maintenance.gc.plan import Item, Plan, plan_gc
+from deltahub.registry.retention.rules import tidy
 from deltahub.registry.settings import Settings
 from deltahub.registry.sizes import human_size
 
+_WHY = {
+    "ref removed": "a branch or tag was removed",
+    "squashed": "history was squashed",
+    "file deleted": "files were deleted from all history",
+    "pruned": "old revisions were pruned",
+    "repository deleted": "a repository was deleted",
+    "never committed": "no commit named them in time",
+    "replaced": "a smaller form replaced them, or no commit named them in time",
+}
 _CODES = "\n".join(f"  {code}: {meaning}" for code, meaning in CODES.items())
 
 
@@ -38,6 +48,10 @@ _CODES = "\n".join(f"  {code}: {meaning}" for code, meaning in CODES.items())
     help="How long files and tensors wait for the commit that will name them "
     "(DELTAHUB_HOLD_TTL_S).",
 )  # fmt: skip
+@click.option(
+    "--revision-grace", "revision_grace_s", type=click.FloatRange(min=0), metavar="SECONDS",
+    help="How long dropped revisions can be taken back (DELTAHUB_REVISION_GRACE_S).",
+)  # fmt: skip
 @click.option("--delete-unknown", is_flag=True, help="Also delete objects that no row knows.")
 @click.option(
     "--clock-was-ahead", is_flag=True,
@@ -50,6 +64,7 @@ def gc(
     is_applied: bool,
     lease_s: float | None,
     grace_s: float | None,
+    revision_grace_s: float | None,
     delete_unknown: bool,
     clock_was_ahead: bool,
     data_dir: Path,
@@ -67,14 +82,16 @@ def gc(
         readers_kept_out(reg, lease_s if is_applied else None),
     ):
         make_plan = partial(
-            plan_gc, reg, lease_s=lease_s, grace_s=grace_s, clock_was_ahead=clock_was_ahead
-        )
+            plan_gc, reg, lease_s=lease_s, grace_s=grace_s, revision_grace_s=revision_grace_s,
+            clock_was_ahead=clock_was_ahead,
+        )  # fmt: skip
         plan = make_plan()
         n_ahead = clock.count_ahead(reg) if clock_was_ahead else 0
         outcome = None
         if is_applied and not plan.doubts:
             if n_ahead:
                 n_ahead = clock.set_to_now(reg)
+            if tidy(reg) or n_ahead:
                 plan = make_plan()
             outcome = apply_gc(reg, plan, delete_unknown=delete_unknown)
     if as_json:
@@ -166,6 +183,7 @@ def plan_lines(plan: Plan) -> Iterator[str]:
     rows = (
         ("expired uploads to delete", *_sum(plan.uploads)),
         ("expired xorbs to delete", *_sum(plan.xorbs)),
+        ("dropped revisions to forget", len(plan.revisions), 0),
         ("files that no revision lists", len(plan.files), 0),
         ("tensors that nothing needs", len(plan.tensors), plan.tensor_bytes),
         ("packs never finished, to condemn", *_sum(plan.abandoned)),
@@ -180,6 +198,8 @@ def plan_lines(plan: Plan) -> Iterator[str]:
         ("objects that no row knows (reported only)", *_sum(plan.unknown)),
     )
     yield from (f"{text}: {count} ({human_size(size)})" for text, count, size in rows if count)
+    for why, size in plan.reasons.items():
+        yield f"because {_WHY[why]}: {human_size(size)}"
     for item in plan.waiting:
         until = datetime.fromisoformat(item.until)
         yield (
@@ -200,6 +220,7 @@ def _sum(items: Sequence[Item]) -> tuple[int, int]:
 
 def _outcome_lines(outcome: Outcome) -> Iterator[str]:
     counts = (
+        ("dropped revisions forgotten", outcome.revisions),
         ("uploads deleted", outcome.uploads),
         ("xorbs deleted", outcome.xorbs),
         ("files forgotten", outcome.files),

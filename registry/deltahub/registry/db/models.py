@@ -94,11 +94,16 @@ class Revision(Base):
     """An immutable commit. `declared_base` is the text that the pusher sent, resolved or not."""
 
     __tablename__ = "revisions"
-    __table_args__ = (UniqueConstraint("repository_id", "commit"),)
+    __table_args__ = (
+        UniqueConstraint("repository_id", "commit"),
+        Index("ix_revisions_parent", "repository_id", "parent_commit"),
+    )
     id: Mapped[int] = mapped_column(Id, primary_key=True)
     repository_id: Mapped[int] = mapped_column(ForeignKey("repositories.id", ondelete="CASCADE"))
     commit: Mapped[str] = mapped_column(String(40))
     parent_commit: Mapped[str | None] = mapped_column(String(40))
+    # Commits from the first of the branch to this one, with those that were dropped since.
+    number: Mapped[int] = mapped_column(default=1, server_default="1")
     message: Mapped[str] = mapped_column(Text, default="")
     author_id: Mapped[int | None] = mapped_column(ForeignKey("users.id", ondelete="SET NULL"))
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=utc_now)
@@ -174,6 +179,8 @@ class File(Base):
     note: Mapped[str | None] = mapped_column(Text)  # e.g. why it was not read as safetensors
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=utc_now)
     ingested_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    # Why the last revisions that listed it went, as the plan of gc says; None: it may be listed.
+    left_by: Mapped[str | None] = mapped_column(String(20))
 
 
 class FileTensor(Base):

@@ -113,7 +113,7 @@ def _add_branch(
     tree |= {path: _node(path, small[sha256]) for path, sha256 in uploads.items()}
     validate_tree(tree)
     revision = new_revision(caller, repository, None, branch.message, result.base)
-    revision.commit = commit_id_of(f"{result.name}@{branch.ref}", caller, revision, tree)
+    revision.commit = commit_id_of(f"{result.name}@{branch.ref}", caller.name, revision, tree)
     insert_revision(session, repository, revision, tree, branch.ref, is_new=True)
     for parent in dict.fromkeys(branch.parents):
         if parent != result.base[1]:

@@ -30,12 +30,6 @@ _SENTENCES: Final[dict[str, tuple[str, ...]]] = {
     "this hub has no discussions and no pull requests: commit to a branch": (
         f"{_MODEL}/discussions", f"{_MODEL}/discussions/{{rest:path}}",
     ),
-    "this hub keeps its history: a revision is never squashed": (
-        f"{_MODEL}/super-squash/{{revision}}",
-    ),
-    "this hub removes large files by garbage collection, once no revision lists them": (
-        f"{_MODEL}/lfs-files/batch",
-    ),
     "this hub has no gated models: make the model private, with members": (
         f"{_MODEL}/user-access-request/{{rest:path}}", f"{_MODEL}/user-access-report",
     ),

@@ -11,12 +11,16 @@ from deltahub.registry.db.models import Revision
 from deltahub.registry.errors import DataLost
 from deltahub.registry.ingest.pipeline import Ingest
 from deltahub.registry.reencode.triggers import after_ingest
+from deltahub.registry.retention.rules import apply_rule
 from deltahub.workers.context import JobContext
 from deltahub.workers.failures import StepFailed
 
 
 def ingest(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
-    """Scan all files, store packs until no tensor is missing, finish all files, queue replans."""
+    """Scan all files, store packs until no tensor is missing, finish all files, queue replans.
+
+    Then drop the old revisions that the repository's rule of retention does not keep.
+    """
     revision_id: int = payload["revision_id"]
     work = Ingest(
         context.registry,
@@ -46,15 +50,19 @@ def ingest(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
 
     def queue_replans() -> list[str]:
         work.release()
-        if not revision_exists(context, revision_id):
+        repository_id = repository_of(context, revision_id)
+        if repository_id is None:
             return []
-        return after_ingest(context.registry, context.reader, revision_id)
+        queued = after_ingest(context.registry, context.reader, revision_id)
+        apply_rule(context.registry, repository_id)
+        return queued
 
     context.step("tell relatives", queue_replans)
     return {"files": sum(map(len, steps))}
 
 
-def revision_exists(context: JobContext, revision_id: int) -> bool:
-    """Whether a revision exists. If its repository was deleted meanwhile, a job has no work."""
+def repository_of(context: JobContext, revision_id: int) -> int | None:
+    """The repository of a revision; None if it was deleted meanwhile, so that a job has no work."""
     with context.registry.db.read() as session:
-        return session.get(Revision, revision_id) is not None
+        revision = session.get(Revision, revision_id)
+        return None if revision is None else revision.repository_id

@@ -11,7 +11,7 @@ from typing import Any
 from deltahub.registry.lineage.measured import measure_affected
 from deltahub.registry.reencode.replan import Replanner
 from deltahub.workers.context import JobContext
-from deltahub.workers.jobs.ingest import revision_exists
+from deltahub.workers.jobs.ingest import repository_of
 
 
 def replan(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
@@ -21,7 +21,7 @@ def replan(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
 
     def replan_pack(position: int) -> dict[str, Any] | None:
         nonlocal planner
-        if not revision_exists(context, revision_id):
+        if repository_of(context, revision_id) is None:
             return None
         if planner is None:
             planner = Replanner(context.registry, context.reader, revision_id)
@@ -33,7 +33,7 @@ def replan(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
         return asdict(planner.step(position, progress))
 
     def measure() -> None:
-        if revision_exists(context, revision_id):
+        if repository_of(context, revision_id) is not None:
             measure_affected(context.registry, revision_id)
 
     position: int | None = 0

@@ -12,7 +12,7 @@ from deltahub.registry.jobs.progress import Progress
 from deltahub.registry.lineage.measured import measure_affected
 from deltahub.registry.reencode.withdraw import WithdrawJob
 from deltahub.workers.context import JobContext
-from deltahub.workers.jobs.ingest import revision_exists
+from deltahub.workers.jobs.ingest import repository_of
 
 
 def withdraw(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def withdraw(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
         number += 1
 
     def measure(revision: int) -> None:
-        if revision_exists(context, revision):
+        if repository_of(context, revision) is not None:
             measure_affected(context.registry, revision)
 
     for revision in revisions:

@@ -20,6 +20,7 @@ from deltahub.registry.db.models import (
     TensorBase,
     utc_now,
 )
+from deltahub.registry.db.tables.retention import DroppedRevision
 from deltahub.registry.errors import Conflict
 from deltahub.registry.failpoints import reached
 from deltahub.registry.maintenance.deletions import carry_out_deferred
@@ -48,6 +49,7 @@ from deltahub.registry.storage.keys import landing_key, pack_key
 class Outcome:
     """What a collection did. It skips planned items that changed or are needed by now."""
 
+    revisions: int = 0
     uploads: int = 0
     xorbs: int = 0
     files: int = 0
@@ -75,6 +77,7 @@ def apply_gc(reg: Registry, plan: Plan, *, delete_unknown: bool = False) -> Outc
         raise Conflict("gc touches nothing while in doubt: " + "; ".join(plan.doubts))
     outcome = Outcome()
     collector = _Collector(reg, plan, outcome)
+    collector.remove_revisions(plan.revisions)
     collector.remove_files(plan.files)
     collector.remove_uploads(plan.uploads)
     collector.remove_xorbs(plan.xorbs)
@@ -109,7 +112,20 @@ class _Collector:
 
     @property
     def _moment(self) -> Moment:
-        return moment_now(self._plan.lease_s, self._plan.grace_s)
+        return moment_now(self._plan.lease_s, self._plan.grace_s, self._plan.revision_grace_s)
+
+    def remove_revisions(self, revisions: Sequence[int]) -> None:
+        """Delete dropped revisions, except those that were taken back meanwhile."""
+        for batch in batches(revisions):
+            due = DroppedRevision.dropped_at < self._moment.dropped_start
+            with self._reg.db.write() as session:
+                gone = session.scalars(
+                    delete(DroppedRevision)
+                    .where(DroppedRevision.id.in_(batch), due)
+                    .returning(DroppedRevision.id)
+                    .execution_options(synchronize_session=False)
+                )
+                self._outcome.revisions += len(gone.all())
 
     def remove_files(self, files: Sequence[int]) -> None:
         for batch in batches(files):

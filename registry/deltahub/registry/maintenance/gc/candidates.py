@@ -25,6 +25,7 @@ from deltahub.registry.db.models import (
     TensorBase,
     Xorb,
 )
+from deltahub.registry.db.tables.retention import DroppedEntry, DroppedRevision
 from deltahub.registry.maintenance.gc.conditions import (
     Moment,
     file_is_dead,
@@ -36,6 +37,8 @@ from deltahub.registry.maintenance.gc.xet import xorb_is_dead
 # Later than any grace, lease or expiry.
 _FAR_FUTURE = timedelta(days=36_500)
 _Id = TypeVar("_Id", int, str)
+_NEVER_COMMITTED = "never committed"
+_REPLACED = "replaced"
 
 
 @dataclass(frozen=True)
@@ -86,15 +89,28 @@ class Candidates:
             self.waiting.append(Waiting(what, len(later), sum(size for size, _ in later), last))
         return now
 
+    def revisions(self) -> list[tuple[int, int]]:
+        """Dropped revisions, with 0 bytes each."""
+        query = select(DroppedRevision.id, DroppedRevision.dropped_at).order_by(DroppedRevision.id)
+        rows = self._session.execute(query)
+        grace = self._moment.revision_grace
+        return self.sort(
+            "dropped revisions that can be taken back", ((row, 0, at + grace) for row, at in rows)
+        )
+
     def files(self) -> list[tuple[int, int]]:
         """Files in no revision, with 0 bytes each: uploads and tensors hold their content."""
         touched_at = func.coalesce(File.ingested_at, File.created_at)
-        query = select(File.id, touched_at, _held_until(File.recipe_tensor_id), File.landing_id)
+        query = select(
+            File.id, touched_at, _held_until(File.recipe_tensor_id), _dropped_at(), File.landing_id
+        )
         found: list[tuple[int, int, datetime]] = []
-        for file, since, held_until, upload in self._session.execute(
+        for file, since, held_until, dropped_at, upload in self._session.execute(
             query.where(file_is_dead(self._far_moment))
         ):
             due = self._due(since, held_until)
+            if dropped_at is not None:
+                due = max(due, dropped_at + self._moment.revision_grace)
             found.append((file, 0, due))
             if due > self._moment.now:
                 self._file_due[file] = due
@@ -142,6 +158,37 @@ class Candidates:
         dead = self.sort("tensors that nothing needs", found, self._file_due.values())
         anchors = set(unnamed).difference(tensor for tensor, _ in dead)
         return dead, [(tensor, sizes[tensor]) for tensor in anchors]
+
+    def reasons(
+        self,
+        files: Iterable[tuple[int, int]],
+        uploads: Iterable[tuple[str, int]],
+        tensors: Iterable[tuple[int, int]],
+    ) -> dict[str, int]:
+        """Why garbage is garbage -> its bytes, of what the methods of these names found.
+
+        A tensor goes for the reason of a file that needed it; the reason of another tensor, and of
+        an upload without a file, is that no commit named it, or that a smaller form replaced it.
+        """
+        of_tensor: dict[int, str] = {}
+        of_upload: dict[str, str] = {}
+        for batch in batches(file for file, _ in files):
+            why = func.coalesce(File.left_by, _NEVER_COMMITTED)
+            named = select(FileTensor.tensor_id, why).join(File, File.id == FileTensor.file_id)
+            of_tensor.update(self._session.execute(named.where(File.id.in_(batch))).all())
+            landed = select(File.landing_id, why).where(
+                File.id.in_(batch), File.landing_id.is_not(None)
+            )
+            rows = self._session.execute(landed)
+            of_upload.update((upload, left_by) for upload, left_by in rows if upload is not None)
+        found: dict[str, int] = {}
+        for tensor, size in tensors:
+            why_not = of_tensor.get(tensor, _REPLACED)
+            found[why_not] = found.get(why_not, 0) + size
+        for upload, size in uploads:
+            why_not = of_upload.get(upload, _NEVER_COMMITTED)
+            found[why_not] = found.get(why_not, 0) + size
+        return dict(sorted(found.items(), key=lambda item: -item[1]))
 
     def packs(
         self,
@@ -197,6 +244,16 @@ class Candidates:
                 if not dependents[base]:
                     ready.append(base)
         return unneeded
+
+
+def _dropped_at() -> ColumnElement[datetime]:
+    """When the last revision that listed the file was dropped; NULL if none was."""
+    return (
+        select(func.max(DroppedRevision.dropped_at))
+        .join(DroppedEntry, DroppedEntry.dropped_id == DroppedRevision.id)
+        .where(DroppedEntry.file_id == File.id)
+        .scalar_subquery()
+    )
 
 
 def _held_until(tensor: InstrumentedAttribute[Any]) -> ColumnElement[datetime]:

@@ -18,6 +18,7 @@ from deltahub.registry.db.models import (
     TensorBase,
 )
 from deltahub.registry.db.tables.jobs import Job
+from deltahub.registry.db.tables.retention import DroppedEntry, DroppedRevision
 
 ACTIVE_JOB_STATES = ("queued", "running")
 
@@ -29,11 +30,13 @@ class Moment:
     now: the present. grace: how long a row is kept without references, because a running step may
     still refer to it (a verified file that is not committed, a tensor of an unfinished file).
     lease: how long a reader may use an object's location after it has looked it up.
+    revision_grace: how long a dropped revision can be taken back.
     """
 
     now: datetime
     grace: timedelta
     lease: timedelta
+    revision_grace: timedelta
 
     @property
     def grace_start(self) -> datetime:
@@ -43,10 +46,16 @@ class Moment:
     def lease_start(self) -> datetime:
         return self.now - self.lease
 
+    @property
+    def dropped_start(self) -> datetime:
+        """Revisions that were dropped since then can be taken back."""
+        return self.now - self.revision_grace
+
 
 def file_is_dead(moment: Moment, file: type[File] = File) -> ColumnElement[bool]:
-    """SQL condition: no revision lists the file, no open job works on it, no live hold keeps its
-    recipe (a client was told not to send the file), and it is older than the grace.
+    """SQL condition: no revision lists the file, nor a dropped one that can be taken back, no open
+    job works on it, no live hold keeps its recipe (a client was told not to send the file), and it
+    is older than the grace.
 
     file: File, or an alias of it if the outer statement already uses File.
     """
@@ -54,13 +63,19 @@ def file_is_dead(moment: Moment, file: type[File] = File) -> ColumnElement[bool]
         select(Hold.id).where(Hold.tensor_id == file.recipe_tensor_id, hold_is_live(moment))
     )
     is_listed = exists(select(Entry.file_id).where(Entry.file_id == file.id))
+    is_dropped = exists(
+        select(DroppedEntry.file_id)
+        .join(DroppedRevision, DroppedRevision.id == DroppedEntry.dropped_id)
+        .where(DroppedEntry.file_id == file.id, DroppedRevision.dropped_at >= moment.dropped_start)
+    )
     is_worked_on = exists(
         select(Job.id).where(
             Job.state.in_(ACTIVE_JOB_STATES), Job.payload["file_id"].as_integer() == file.id
         )
     )
     last_touched = func.coalesce(file.ingested_at, file.created_at)
-    return ~is_listed & ~is_worked_on & ~is_promised & (last_touched < moment.grace_start)
+    is_named = is_listed | is_dropped | is_worked_on | is_promised
+    return ~is_named & (last_touched < moment.grace_start)
 
 
 def dead_files(moment: Moment) -> Select[int]:

@@ -70,13 +70,15 @@ class Plan:
 
     repack: packs whose live frames are copied to new packs. copies: second copies that are not
     needed. sparse: live packs with too few dead
-    bytes for a repack. anchors: tensors in no file that deltas still need. doubts: reasons not to
-    apply the plan.
+    bytes for a repack. anchors: tensors in no file that deltas still need. reasons: why uploads and
+    tensors go -> their bytes. doubts: reasons not to apply the plan.
     """
 
     made_at: str
     lease_s: float
     grace_s: float
+    revision_grace_s: float
+    revisions: tuple[int, ...] = ()
     uploads: tuple[Item, ...] = ()
     xorbs: tuple[Item, ...] = ()
     xet_ranges: tuple[int, ...] = ()
@@ -95,6 +97,7 @@ class Plan:
     anchor_bytes: int = 0
     sparse: tuple[Item, ...] = ()
     waiting: tuple[Waiting, ...] = ()
+    reasons: dict[str, int] = field(default_factory=dict)
     doubts: tuple[str, ...] = field(default=())
 
     @property
@@ -137,18 +140,22 @@ def plan_gc(
     *,
     lease_s: float | None = None,
     grace_s: float | None = None,
+    revision_grace_s: float | None = None,
     clock_was_ahead: bool = False,
 ) -> Plan:
     """The plan of a collection at this moment. Changes nothing.
 
     lease_s: seconds that condemned packs are kept for readers (default: settings.read_lease_s).
     grace_s: seconds that unreferenced rows are kept (default: settings.hold_ttl_s).
-    clock_was_ahead: rows of the future are no doubt, because the operator trusts the clock.
+    revision_grace_s: seconds in which a dropped revision can be taken back (default:
+    settings.revision_grace_s). clock_was_ahead: rows of the future are no doubt, because the
+    operator trusts the clock.
     """
     settings = reg.settings
     moment = moment_now(
         settings.read_lease_s if lease_s is None else lease_s,
         settings.hold_ttl_s if grace_s is None else grace_s,
+        settings.revision_grace_s if revision_grace_s is None else revision_grace_s,
     )
     doubts: list[str] = []
     objects = {item.key: item.size for item in hub_objects(reg.store)}
@@ -158,6 +165,7 @@ def plan_gc(
             doubts += _clock_doubts(session, moment)
         doubts += _missing_objects(session, reg.store, objects)
         candidates = Candidates(session, moment)
+        revisions = candidates.revisions()
         files = candidates.files()
         uploads = candidates.uploads(
             lambda upload: objects.get(landing_key(upload), 0) + (reg.spool.size(upload) or 0)
@@ -179,6 +187,7 @@ def plan_gc(
         copies = leftover_copies(session)
         copies += unneeded_copies(session, settings.second_copy_dependents)
         unknown = _unknown_objects(session, objects)
+        reasons = candidates.reasons(files, uploads, dead)
     condemn = [pack for pack in mostly_dead if pack[0] in empty]
     repack = [pack for pack in mostly_dead if pack[0] not in empty]
     if moment.lease <= timedelta(0):
@@ -187,6 +196,8 @@ def plan_gc(
         made_at=moment.now.isoformat(),
         lease_s=moment.lease.total_seconds(),
         grace_s=moment.grace.total_seconds(),
+        revision_grace_s=moment.revision_grace.total_seconds(),
+        revisions=tuple(revision for revision, _ in revisions),
         uploads=_items(uploads),
         xorbs=_items(xorbs),
         xet_ranges=ranges,
@@ -205,12 +216,14 @@ def plan_gc(
         anchor_bytes=sum(size for _, size in anchors),
         sparse=_items(sparse),
         waiting=tuple(candidates.waiting),
+        reasons=reasons,
         doubts=tuple(doubts),
     )
 
 
-def moment_now(lease_s: float, grace_s: float) -> Moment:
-    return Moment(utc_now(), timedelta(seconds=grace_s), timedelta(seconds=lease_s))
+def moment_now(lease_s: float, grace_s: float, revision_grace_s: float) -> Moment:
+    seconds = (grace_s, lease_s, revision_grace_s)
+    return Moment(utc_now(), *(timedelta(seconds=each) for each in seconds))
 
 
 def _total(items: Iterable[Item | Waiting]) -> int:

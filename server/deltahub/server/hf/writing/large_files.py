@@ -10,6 +10,7 @@ from deltahub.registry.access.caller import require_writer
 from deltahub.registry.access.repositories import DEFAULT_BRANCH, load_repository
 from deltahub.registry.catalog.entries import large_files, sizes_in_repository
 from deltahub.registry.names import validate_sha256
+from deltahub.registry.retention import rewrite
 from deltahub.registry.uploads.known_files import query_and_keep
 from deltahub.server.body_limits import BoundedRoute
 from deltahub.server.hf.errors import NotSupported
@@ -31,6 +32,17 @@ class TargetIn(BaseModel):
 class CopiedIn(BaseModel):
     model_config = ConfigDict(extra="ignore")
     sha256: str
+
+
+class DeletionsIn(BaseModel):
+    model_config = ConfigDict(extra="ignore", populate_by_name=True)
+    sha: Annotated[list[str], Field(max_length=_MAX_FILES)]
+    rewrite_history: Annotated[bool, Field(alias="rewriteHistory")] = True
+
+
+class DeletionIn(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+    deletions: DeletionsIn
 
 
 class CopyIn(BaseModel):
@@ -64,6 +76,25 @@ def copy_lfs_files(name: NameDep, body: CopyIn, hub: HubDep, caller: CallerDep) 
             )
         failed.append({"sha256": sha256, "error": error})
     return JSONResponse({"failed": failed})
+
+
+@router.post("/batch")
+def delete_lfs_files(
+    name: NameDep, body: DeletionIn, hub: HubDep, caller: CallerDep
+) -> JSONResponse:
+    """Delete large files from every revision. Commits that had one get new ids.
+
+    Nobody can read the files from then on; garbage collection frees their bytes after the grace of
+    dropped revisions.
+    """
+    if not body.deletions.rewrite_history:
+        raise NotSupported(
+            "this hub keeps no revision that names a file without its bytes: delete large files"
+            " with rewrite_history=True"
+        )
+    hashes = {validate_sha256(sha256) for sha256 in body.deletions.sha}
+    deleted = rewrite.delete_files(hub.registry, caller, name, hashes)
+    return JSONResponse({"deleted": deleted})
 
 
 @router.get("")

@@ -16,6 +16,7 @@ from deltahub.registry.catalog.operations import AddFile
 from deltahub.registry.errors import Conflict, RepositoryExists, Unauthorized
 from deltahub.registry.ingest import make_public
 from deltahub.registry.names import git_attributes, quoted
+from deltahub.registry.retention import drop, rewrite
 from deltahub.registry.uploads.small_files import SmallFiles
 from deltahub.server.body_limits import BoundedRoute
 from deltahub.server.cards.front_matter import BadCard, front_matter
@@ -52,6 +53,10 @@ class MoveIn(_Body):
     from_repo: Annotated[str, Field(alias="fromRepo")]
     to_repo: Annotated[str, Field(alias="toRepo")]
     type: str | None = "model"
+
+
+class SquashIn(_Body):
+    message: str | None = None
 
 
 class SettingsIn(_Body):
@@ -222,8 +227,8 @@ def create_branch(
 
 @router.delete("/models/{namespace}/{name}/branch/{branch}")
 def delete_branch(name: NameDep, branch: str, hub: HubDep, caller: CallerDep) -> JSONResponse:
-    """Delete a branch, but not its revisions."""
-    refs.delete_ref(hub.registry, caller, name, "branch", unescaped(branch))
+    """Delete a branch, and drop the revisions that no other branch or tag reaches."""
+    drop.delete_ref(hub.registry, caller, name, "branch", unescaped(branch))
     return JSONResponse({})
 
 
@@ -238,9 +243,19 @@ def create_tag(
 
 @router.delete("/models/{namespace}/{name}/tag/{tag}")
 def delete_tag(name: NameDep, tag: str, hub: HubDep, caller: CallerDep) -> JSONResponse:
-    """Delete a tag."""
-    refs.delete_ref(hub.registry, caller, name, "tag", unescaped(tag))
+    """Delete a tag, and drop the revisions that nothing else reaches."""
+    drop.delete_ref(hub.registry, caller, name, "tag", unescaped(tag))
     return JSONResponse({})
+
+
+@router.post("/models/{namespace}/{name}/super-squash/{branch}")
+def squash_branch(
+    name: NameDep, branch: str, body: SquashIn, hub: HubDep, caller: CallerDep
+) -> JSONResponse:
+    """Make one commit of a branch's history; commits that nothing else reaches are dropped."""
+    message = body.message or f"Super-squash branch '{unescaped(branch)}'"
+    made = rewrite.squash(hub.registry, caller, name, unescaped(branch), message)
+    return JSONResponse({"commitId": made})
 
 
 @router.post("/validate-yaml")

@@ -1,0 +1,1 @@
+"""What of a repository's history is kept, and what happens to the rest."""

@@ -1,0 +1,180 @@
+"""Drops old revisions from the middle of history, by a rule; the others keep their ids."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import func, select, update
+
+from deltahub.registry.access import audit
+from deltahub.registry.access.caller import Caller
+from deltahub.registry.access.permissions import full_name
+from deltahub.registry.access.repositories import load_repository
+from deltahub.registry.db.batches import batches
+from deltahub.registry.db.models import Entry, File, Ref, Repository, Revision, utc_now
+from deltahub.registry.db.session import ReadSession, WriteSession
+from deltahub.registry.errors import InvalidRequest
+from deltahub.registry.registry import Registry
+from deltahub.registry.retention.drop import drop
+
+MAX_KEPT = 1_000_000
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What is kept of each branch: its last commits, every k-th, those that are young, those with
+    a tag, and always its head.
+
+    keep_last: number of commits. keep_every: each commit whose number, counted from the branch's
+    first, is a multiple of it; None for none. older_than_s: younger commits are kept; None: age
+    does not count.
+    """
+
+    keep_last: int = 1
+    keep_every: int | None = None
+    older_than_s: int | None = None
+
+    def check(self) -> None:
+        """Raise InvalidRequest for numbers that make no sense."""
+        for name, value in (("keep_last", self.keep_last), ("keep_every", self.keep_every)):
+            if value is not None and not 1 <= value <= MAX_KEPT:
+                raise InvalidRequest(f"{name} is 1 to {MAX_KEPT}, not {value}")
+        if self.older_than_s is not None and self.older_than_s < 0:
+            raise InvalidRequest(f"older_than_s is 0 or more, not {self.older_than_s}")
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """What was dropped, or would be. size_bytes: of files that no kept revision lists, as pushed.
+
+    kept: revisions that stay. commits: of the dropped ones, the oldest first.
+    """
+
+    commits: list[str]
+    kept: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Commit:
+    id: int
+    commit: str
+    parent: str | None
+    number: int
+    created_at: datetime
+
+
+def prune(
+    reg: Registry, caller: Caller | None, name: str, rule: Rule, *, dry_run: bool = False
+) -> Pruned:
+    """Drop the revisions of all branches that the rule does not keep.
+
+    A kept commit whose parent is dropped gets the nearest kept ancestor as its parent.
+    """
+    rule.check()
+    if dry_run:
+        with reg.db.read() as session:
+            repository = load_repository(session, caller, name, "write")
+            return _pruned(session, repository, rule)[0]
+    with reg.db.write() as session:
+        repository = load_repository(session, caller, name, "write")
+        return prune_in(session, caller, repository, rule)
+
+
+def prune_in(
+    session: WriteSession, caller: Caller | None, repository: Repository, rule: Rule
+) -> Pruned:
+    """Do it in the caller's transaction. caller: None for a rule of retention."""
+    session.refresh(repository, with_for_update=True)
+    pruned, commits, leaving = _pruned(session, repository, rule)
+    if not leaving:
+        return pruned
+    by_commit = {each.commit: each for each in commits}
+    heirs: dict[int, int] = {}
+    for each in commits:
+        if each.id in leaving:
+            continue
+        parent = each.parent
+        while parent is not None and (row := by_commit.get(parent)) and row.id in leaving:
+            heirs.setdefault(row.id, each.id)
+            parent = row.parent
+        if parent != each.parent:
+            session.execute(
+                update(Revision).where(Revision.id == each.id).values(parent_commit=parent)
+            )
+    drop(session, caller, sorted(leaving), "pruned", heirs)
+    name = full_name(session, repository)
+    audit.append(session, caller, "revision.prune", name, {"revisions": len(leaving)})
+    return pruned
+
+
+def _pruned(
+    session: ReadSession, repository: Repository, rule: Rule
+) -> tuple[Pruned, list[_Commit], set[int]]:
+    """(what is dropped, all commits of the repository, ids of those to drop)."""
+    rows = session.execute(
+        select(
+            Revision.id,
+            Revision.commit,
+            Revision.parent_commit,
+            Revision.number,
+            Revision.created_at,
+        )
+        .where(Revision.repository_id == repository.id)
+        .order_by(Revision.id)
+    )
+    commits = [_Commit(*row) for row in rows]
+    refs = session.execute(
+        select(Ref.kind, Ref.revision_id).where(Ref.repository_id == repository.id)
+    ).all()
+    kept = {revision for _, revision in refs}
+    by_commit = {each.commit: each for each in commits}
+    by_id = {each.id: each for each in commits}
+    heads = {revision for kind, revision in refs if kind == "branch"}
+    for head in heads:
+        kept.update(_kept_of(_chain(by_id[head], by_commit), rule))
+    # What only a tag reaches is no branch's history, so no rule counts it.
+    on_branches = {each.id for head in heads for each in _chain(by_id[head], by_commit)}
+    leaving = on_branches - kept
+    size = _only_there(session, repository, leaving)
+    dropped = [each.commit for each in commits if each.id in leaving]
+    return Pruned(dropped, len(commits) - len(leaving), size), commits, leaving
+
+
+def _chain(head: _Commit, by_commit: dict[str, _Commit]) -> Iterable[_Commit]:
+    """The head, its parent and so on."""
+    each: _Commit | None = head
+    while each is not None:
+        yield each
+        each = None if each.parent is None else by_commit.get(each.parent)
+
+
+def _kept_of(chain: Iterable[_Commit], rule: Rule) -> Iterable[int]:
+    young = None
+    if rule.older_than_s is not None:
+        young = utc_now() - timedelta(seconds=rule.older_than_s)
+    for position, each in enumerate(chain):
+        is_last = position < rule.keep_last
+        is_mark = rule.keep_every is not None and each.number % rule.keep_every == 0
+        if is_last or is_mark or (young is not None and each.created_at >= young):
+            yield each.id
+
+
+def _only_there(session: ReadSession, repository: Repository, leaving: set[int]) -> int:
+    """Bytes of the files that only these revisions of the repository list."""
+    files: set[int] = set()
+    for batch in batches(sorted(leaving)):
+        files.update(session.scalars(select(Entry.file_id).where(Entry.revision_id.in_(batch))))
+    if not files:
+        return 0
+    size = 0
+    for ids in batches(sorted(files)):
+        listed: Sequence[tuple[int, int]] = session.execute(
+            select(Entry.file_id, Entry.revision_id)
+            .join(Revision, Revision.id == Entry.revision_id)
+            .where(Revision.repository_id == repository.id, Entry.file_id.in_(ids))
+        ).all()
+        stays = {file for file, revision in listed if revision not in leaving}
+        gone = [file for file in ids if file not in stays]
+        size += session.scalar(select(func.sum(File.size)).where(File.id.in_(gone))) or 0
+    return size
