@@ -99,7 +99,6 @@ def test_of_other_kinds_there_is_none_here(hub: RunningHub) -> None:
         ("POST /api/buckets/admin/b", "buckets"),
         ("GET /api/kernels/a/b", "kernels"),
         ("GET /api/models/a/b/discussions/1", "discussions"),
-        ("POST /api/models/a/b/super-squash/main", "squash"),
     ],
 )
 def test_what_this_hub_does_not_do_says_so(hub: RunningHub, call: str, word: str) -> None:
