@@ -1,4 +1,4 @@
-"""Dropped revisions, rules of retention, and the number of each commit of a branch."""
+"""Dropped revisions, rules of retention, quotas, and the number of each commit of a branch."""
 
 from itertools import groupby
 
@@ -64,6 +64,25 @@ def upgrade() -> None:
         sa.Column("keep_every", sa.Integer()),
         sa.Column("older_than_s", sa.Integer()),
     )
+    op.create_table(
+        "quotas",
+        sa.Column(
+            "namespace_id", ID, sa.ForeignKey("namespaces.id", ondelete="CASCADE"),
+            primary_key=True,
+        ),
+        sa.Column("stored_bytes", sa.BigInteger()),
+        sa.Column("logical_bytes", sa.BigInteger()),
+        sa.Column("repositories", sa.Integer()),
+    )  # fmt: skip
+    op.create_table(
+        "repository_usage",
+        sa.Column(
+            "repository_id", ID, sa.ForeignKey("repositories.id", ondelete="CASCADE"),
+            primary_key=True,
+        ),
+        sa.Column("stored_bytes", sa.BigInteger(), nullable=False),
+        sa.Column("logical_bytes", sa.BigInteger(), nullable=False),
+    )  # fmt: skip
 
 
 def _number_commits() -> None:

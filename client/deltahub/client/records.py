@@ -251,9 +251,23 @@ class Job:
 
 
 @dataclass(frozen=True)
+class Amounts:
+    """What a namespace uses, or may use: then None means without a limit.
+
+    stored_bytes: in the object store. logical_bytes: of all files, as they were pushed.
+    """
+
+    repositories: Count | None = None
+    stored_bytes: Count | None = None
+    logical_bytes: Count | None = None
+
+
+@dataclass(frozen=True)
 class NamespaceRole:
     name: str
     role: str
+    used: Amounts = Amounts()
+    limits: Amounts = Amounts()
 
 
 @dataclass(frozen=True)

@@ -127,6 +127,12 @@ class LimitExceeded(RegistryError):
     code = "limit_exceeded"
 
 
+class QuotaExceeded(LimitExceeded):
+    """The namespace may not use more: delete something there, or ask the administrator."""
+
+    code = "quota_exceeded"
+
+
 class StorageFull(RegistryError):
     code = "storage_full"
 

@@ -146,6 +146,15 @@ class Settings(EnvironmentSettings):
         default=8192 * GIB, ge=0, description="Most bytes of the files that one Xet shard names."
     )
 
+    quota_repositories: int | None = Field(
+        default=None, ge=0, description="Most repositories of a namespace without its own quota."
+    )
+    quota_stored_bytes: int | None = Field(
+        default=None, ge=0, description="Most bytes that such a namespace stores."
+    )
+    quota_logical_bytes: int | None = Field(
+        default=None, ge=0, description="Most bytes of its files, as they are pushed."
+    )
     revision_grace_s: int = Field(
         default=7 * DAY_S,
         ge=0,

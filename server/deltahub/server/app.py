@@ -19,6 +19,7 @@ from deltahub.server.routes import (
     history,
     info,
     jobs,
+    quotas,
     rebuilding,
     repositories,
     revisions,
@@ -40,17 +41,9 @@ answers 404, as if it did not exist.
 """
 
 _ROUTERS = (
-    system,
-    repositories,
-    revisions,
-    info,
-    files,
-    history,
-    rebuilding,
-    uploads,
-    tensors,
+    system, quotas, repositories, revisions, history, info, files, rebuilding, uploads, tensors,
     jobs,
-)
+)  # fmt: skip
 
 
 def create_app(

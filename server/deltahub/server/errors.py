@@ -65,6 +65,7 @@ STATUS_OF: Mapping[str, int] = {
     "size_mismatch": 422,
     "invalid_frame": 422,
     "limit_exceeded": 413,
+    "quota_exceeded": 413,
     "storage_full": 507,
     "unavailable": 503,
     "busy": 503,

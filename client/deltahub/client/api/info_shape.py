@@ -55,8 +55,15 @@ class BaseReport:
 
 
 @dataclass(frozen=True)
+class UsageReport:
+    stored_bytes: Count
+    logical_bytes: Count
+
+
+@dataclass(frozen=True)
 class Info:
     commit: CommitId
     files: tuple[FileReport, ...]
     totals: StoredBytes | None = None
     base: BaseReport | None = None
+    usage: UsageReport | None = None

@@ -14,6 +14,8 @@ from deltahub.client.api.credentials import (
 )
 from deltahub.client.cli.output import Output, hub_options
 from deltahub.client.hub import Hub
+from deltahub.client.progress import human_size
+from deltahub.client.records import NamespaceRole
 
 
 @click.command()
@@ -48,6 +50,24 @@ def login(url: str | None, token: str | None, is_json: bool) -> None:
         )
 
 
+def _used(namespace: NamespaceRole) -> str:
+    """What the namespace uses, and may use where that has a limit."""
+    used, may = namespace.used, namespace.limits
+    if used.repositories is None:
+        return ""  # an older hub does not tell
+    repositories = "1 repository" if used.repositories == 1 else f"{used.repositories} repositories"
+    parts = [
+        repositories + ("" if may.repositories is None else f" of {may.repositories}"),
+        _of(used.stored_bytes, may.stored_bytes) + " stored",
+        _of(used.logical_bytes, may.logical_bytes) + " of files",
+    ]
+    return f" ({', '.join(parts)})"
+
+
+def _of(used: int | None, limit: int | None) -> str:
+    return human_size(used or 0) + ("" if limit is None else f" of {human_size(limit)}")
+
+
 @click.command()
 @hub_options
 def whoami(hub: Hub, output: Output) -> None:
@@ -56,5 +76,5 @@ def whoami(hub: Hub, output: Output) -> None:
     lines = [
         f"{found.name} at {hub.url}, scope {found.scope}" + (", admin" if found.is_admin else "")
     ]
-    lines += [f"  {each.name}: {each.role}" for each in found.namespaces]
+    lines += [f"  {each.name}: {each.role}{_used(each)}" for each in found.namespaces]
     output.result({"url": hub.url, **dataclasses.asdict(found)}, *lines)

@@ -45,6 +45,9 @@ def _describe(name: str, found: Mapping[str, Any]) -> list[str]:
         rows.append([str(file["path"]), *_sizes(file["size"], file.get("stored")), _kind(file)])
     rows.append(["total", *_totals(found.get("totals") or {}), ""])
     lines += ["", *table(rows, right=_NUMBERS)]
+    if usage := found.get("usage"):
+        stored, logical = human_size(usage["stored_bytes"]), human_size(usage["logical_bytes"])
+        lines += ["", f"all revisions: {stored} stored, {logical} of files"]
     for file in found.get("files", []):
         if file.get("note"):
             lines += ["", f"{file['path']}: {file['note']}"]

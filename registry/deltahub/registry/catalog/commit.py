@@ -19,6 +19,7 @@ from deltahub.registry.catalog.operations import (
     DeleteFile,
     DeleteFolder,
     Operation,
+    Tree,
     apply_operations,
     tree_of,
 )
@@ -51,6 +52,8 @@ from deltahub.registry.names import (
     validate_sha256,
     validate_tree,
 )
+from deltahub.registry.quotas.limits import check_push
+from deltahub.registry.quotas.usage import add_logical, new_bytes
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
 from deltahub.registry.uploads.known_files import mark_missing
@@ -125,7 +128,7 @@ def create_with_commit(
     caller = require_writer(caller)
     _check_request(reg.settings, DEFAULT_BRANCH, operations, message, None, None)
     with reg.db.write() as session:
-        made = add_repository(session, caller, name, private=private)
+        made = add_repository(session, reg.settings, caller, name, private=private)
         _commit(session, reg.settings, caller, name, DEFAULT_BRANCH, operations, message)
     return made
 
@@ -163,6 +166,7 @@ def _commit(
         return CommitResult(head.commit, job_id, changed=False)
     if parent is None and not tree:
         raise InvalidRequest("the first commit of a branch must add a file")
+    _count_new(session, settings, repository, before, tree)
     revision = new_revision(caller, repository, parent, message, declared)
     revision.commit = commit_id or commit_id_of(name, caller.name, revision, tree)
     if find_commit(session, repository, revision.commit) is not None:
@@ -172,6 +176,16 @@ def _commit(
     audit.append(session, caller, "revision.commit", f"{name}@{revision.commit}", detail)
     failpoints.reached("revisions.commit.before_commit")
     return CommitResult(revision.commit, revision.ingest_job_id, changed=True)
+
+
+def _count_new(
+    session: WriteSession, settings: Settings, repository: Repository, before: Tree, tree: Tree
+) -> None:
+    """Count the files that are new to the repository; QuotaExceeded."""
+    added = {node.sha256: node.size for path, node in tree.items() if before.get(path) != node}
+    n_bytes = new_bytes(session, repository.id, added)
+    check_push(session, settings, repository.namespace_id, n_bytes)
+    add_logical(session, repository.id, n_bytes)
 
 
 def find_commit(session: ReadSession, repository: Repository, commit_id: str) -> Revision | None:

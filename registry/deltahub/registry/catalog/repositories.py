@@ -29,7 +29,10 @@ from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.errors import Conflict, Forbidden, InvalidRequest, RepositoryExists
 from deltahub.registry.jobs import queue
 from deltahub.registry.names import quoted, split_name
+from deltahub.registry.quotas.limits import check_push, check_repository
+from deltahub.registry.quotas.usage import usage_of_repository
 from deltahub.registry.registry import Registry
+from deltahub.registry.settings import Settings
 
 ROLES = ("base", "finetune", "adapter", "merge", "export")
 # Namespaces that an error message lists at most.
@@ -65,11 +68,12 @@ def create_repository(
     Raises Forbidden, also if there is no such namespace, RepositoryExists and InvalidName.
     """
     with reg.db.write() as session:
-        return add_repository(session, caller, name, private=private, role=role)
+        return add_repository(session, reg.settings, caller, name, private=private, role=role)
 
 
 def add_repository(
     session: WriteSession,
+    settings: Settings,
     caller: Caller | None,
     name: str,
     *,
@@ -77,14 +81,14 @@ def add_repository(
     role: str | None = None,
 ) -> RepositoryInfo:
     """Do the same as create_repository inside the caller's transaction."""
-    namespace = free_namespace(session, caller, name)
+    namespace = free_namespace(session, settings, caller, name)
     return _create(session, caller, namespace, name, private=private, role=role)
 
 
 def check_creatable(reg: Registry, caller: Caller | None, name: str) -> None:
     """Raise the error that create_repository would raise for this name now."""
     with reg.db.read() as session:
-        free_namespace(session, caller, name)
+        free_namespace(session, reg.settings, caller, name)
 
 
 def get_repository(reg: Registry, caller: Caller | None, name: str) -> RepositoryInfo:
@@ -149,6 +153,10 @@ def move_repository(reg: Registry, caller: Caller | None, name: str, new_name: s
                 f"{name} is private, and private data stays in its namespace: push it anew to"
                 f" {new_name}, then delete {name}"
             )
+        if namespace.id != repository.namespace_id:
+            check_repository(session, reg.settings, namespace.id)
+            used = usage_of_repository(session, repository.id)
+            check_push(session, reg.settings, namespace.id, used.logical_bytes)
         repository.namespace_id = namespace.id
         repository.name = split_name(new_name)[1]
         audit.append(session, caller, "repository.move", name, {"to": new_name})
@@ -191,14 +199,17 @@ def _writable_namespace(session: ReadSession, caller: Caller, name: str) -> Name
     )
 
 
-def free_namespace(session: ReadSession, caller: Caller | None, name: str) -> Namespace:
+def free_namespace(
+    session: ReadSession, settings: Settings, caller: Caller | None, name: str
+) -> Namespace:
     """The namespace, if the caller may create a repository of this name there.
 
-    Unauthorized, Forbidden, RepositoryExists, InvalidName.
+    Unauthorized, Forbidden, RepositoryExists, InvalidName, QuotaExceeded.
     """
     namespace = _writable_namespace(session, require_writer(caller), name)
     if find_repository(session, name) is not None:
         raise RepositoryExists(f"{name} exists already")
+    check_repository(session, settings, namespace.id)
     return namespace
 
 

@@ -1,6 +1,7 @@
 """`deltahub user`: users, tokens and organizations, for operators."""
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from deltahub.registry.commands.options import data_dir_option, json_option
 from deltahub.registry.data_folder import NoHub, require_hub
 from deltahub.registry.db.schema import SchemaTooOld
 from deltahub.registry.errors import InvalidRequest, NotFound, RegistryError
+from deltahub.registry.quotas import limits
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
 from deltahub.registry.storage.base import StoreError
@@ -41,6 +43,19 @@ def opened(data_dir: Path, *, to_read: bool = False) -> Iterator[Registry]:
         raise Refused(exc) from exc
 
 
+_SIZE = re.compile(r"(\d{1,15})\s*([KMGTP]?)B?", re.IGNORECASE)
+
+
+def _bytes(ctx: click.Context, option: click.Parameter, text: str | None) -> int | None:
+    """Bytes of a size such as 500GB; K, M, G, T and P are powers of 1000."""
+    if text is None:
+        return None
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise click.BadParameter(f"{text!r} is no size: write as in 500GB")
+    return int(match[1]) * int(1000 ** " KMGTP".index(match[2].upper() or " "))
+
+
 def _print(as_json: bool, data: Any, text: str) -> None:
     click.echo(json.dumps(data, default=str) if as_json else text)
 
@@ -48,6 +63,32 @@ def _print(as_json: bool, data: Any, text: str) -> None:
 @click.group()
 def user() -> None:
     """Manage users, tokens and organizations."""
+
+
+@user.command("quota")
+@click.argument("namespace")
+@click.option("--repositories", type=click.IntRange(min=0), help="Most repositories.")
+@click.option("--stored", metavar="SIZE", callback=_bytes, help="Most stored bytes, as 500GB.")
+@click.option("--files", metavar="SIZE", callback=_bytes, help="Most bytes of files, as pushed.")
+@click.option("--clear", is_flag=True, help="Let the hub's defaults count again.")
+@data_dir_option
+@json_option
+def quota(
+    namespace: str,
+    repositories: int | None,
+    stored: int | None,
+    files: int | None,
+    clear: bool,
+    data_dir: Path,
+    as_json: bool,
+) -> None:
+    """Set what the NAMESPACE of a user or organization may use; what is not named has no limit."""
+    if clear == any(each is not None for each in (repositories, stored, files)):
+        raise click.UsageError("name a limit, or --clear")
+    given = None if clear else limits.Limits(repositories, stored, files)
+    with opened(data_dir) as reg:
+        limits.set_limits(reg, None, namespace, given, by_shell=True)
+    _print(as_json, {"namespace": namespace, "limits": given and vars(given)}, f"{namespace}: set")
 
 
 @user.command("add")

@@ -27,6 +27,7 @@ from deltahub.registry.errors import (
 from deltahub.registry.jobs import queue, requests
 from deltahub.registry.jobs.requests import JobInfo
 from deltahub.registry.registry import Registry
+from deltahub.registry.settings import Settings
 
 # Among a user's own jobs. A day is longer than the delay of any job.
 PRIORITIES: Final = {"high": timedelta(days=-1), "normal": timedelta(0), "low": timedelta(days=1)}
@@ -86,7 +87,7 @@ def ask(
         known = _known(session, user, wish, idempotency_key)
         if known is None:
             revisions = [_pinned(session, user, each) for each in wish.inputs]
-            is_private, _ = _permit(session, user, wish.name, revisions, wish.private)
+            is_private, _ = _permit(session, reg.settings, user, wish.name, revisions, wish.private)
             _check_number(session, user)
             known = _enqueue(session, user, wish, (revisions, is_private), priority)
             session.get_one(Job, known).idempotency_key = idempotency_key
@@ -99,10 +100,10 @@ def ask(
 def granted(reg: Registry, job_id: str) -> Granted:
     """What the job may do now. The errors of `ask`; JobNotFound if it was deleted."""
     with reg.db.write() as session:
-        return granted_in(session, job_id)
+        return granted_in(session, reg.settings, job_id)
 
 
-def granted_in(session: WriteSession, job_id: str) -> Granted:
+def granted_in(session: WriteSession, settings: Settings, job_id: str) -> Granted:
     """Do the same as granted inside the caller's transaction."""
     job = session.get(Job, job_id)
     if job is None:
@@ -115,7 +116,7 @@ def granted_in(session: WriteSession, job_id: str) -> Granted:
     revisions = [_found(session, row) for row in payload["revisions"]]
     # After it has published, the job's repository exists, and is its own.
     name = None if job.repository_id is not None else payload["name"]
-    is_private, domain_id = _permit(session, caller, name, revisions, payload["private"])
+    is_private, domain_id = _permit(session, settings, caller, name, revisions, payload["private"])
     if job.repository_id is not None:
         own = session.get_one(Repository, job.repository_id)
         is_private, domain_id = own.is_private, own.domain_id
@@ -181,6 +182,7 @@ def _found(session: ReadSession, row: int) -> Revision:
 
 def _permit(
     session: WriteSession,
+    settings: Settings,
     user: Caller,
     name: str | None,
     revisions: Sequence[Revision],
@@ -203,7 +205,7 @@ def _permit(
         if len(domains) > 1:
             raise InvalidRequest("private inputs of two namespaces are never read by one job")
         return is_private, domains.pop()
-    namespace = free_namespace(session, user, name)
+    namespace = free_namespace(session, settings, user, name)
     for repository in hidden:
         if repository.namespace_id != namespace.id:
             raise InvalidRequest(

@@ -19,6 +19,8 @@ from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.errors import Conflict, JobNotFound, Unavailable
 from deltahub.registry.names import entry_mode, validate_ref, validate_tree
 from deltahub.registry.packs.holds import release_job
+from deltahub.registry.quotas.limits import check_used
+from deltahub.registry.quotas.usage import measure
 from deltahub.registry.registry import Registry
 from deltahub.registry.uploads.committable import complete_uploads, files_of_uploads
 from deltahub.registry.uploads.small_files import SmallFiles
@@ -76,11 +78,13 @@ def publish(
             return _main_of(session, job.repository_id)
         check(session)
         made = add_repository(
-            session, caller, result.name, private=result.is_private, role=result.role
+            session, reg.settings, caller, result.name, private=result.is_private, role=result.role
         )
         repository = session.get_one(Repository, made.id)
         for branch, uploads in zip(result.branches, hashes, strict=True):
             _add_branch(session, caller, repository, result, branch, uploads)
+        measure(session, repository.id)
+        check_used(session, reg.settings, repository.namespace_id)
         job.repository_id = repository.id
         release_job(session, job_id)
         detail = {"job": job_id, "branches": len(result.branches)}

@@ -19,6 +19,7 @@ from deltahub.registry.db.batches import batches
 from deltahub.registry.db.models import Entry, File, LineageEdge, Ref, Repository, Revision
 from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.db.tables.retention import DroppedEntry, DroppedRevision
+from deltahub.registry.quotas.usage import measure
 from deltahub.registry.registry import Registry
 
 Reason = Literal["ref removed", "squashed", "file deleted", "pruned"]
@@ -109,9 +110,11 @@ def drop(
     caller: None for a rule or gc. heirs: revision -> the one that stands in its place as the base
     of other models.
     """
+    repositories: set[int] = set()
     for batch in batches(revisions):
         rows = session.scalars(select(Revision).where(Revision.id.in_(batch)).order_by(Revision.id))
         for row in rows.all():
+            repositories.add(row.repository_id)
             dropped = DroppedRevision(
                 repository_id=row.repository_id,
                 commit=row.commit,
@@ -137,6 +140,8 @@ def drop(
         # ON DELETE CASCADE deletes the entries and edges.
         session.execute(delete(Revision).where(Revision.id.in_(batch)))
     session.expire_all()
+    for repository_id in repositories:
+        measure(session, repository_id)
 
 
 def _hand_over(session: WriteSession, leaving: Collection[int], heirs: Mapping[int, int]) -> None:

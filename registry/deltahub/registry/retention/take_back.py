@@ -18,6 +18,8 @@ from deltahub.registry.db.tables.retention import DroppedEntry, DroppedRevision
 from deltahub.registry.errors import Conflict, RevisionNotFound
 from deltahub.registry.jobs import ingest_jobs
 from deltahub.registry.names import quoted, validate_commit_id, validate_ref
+from deltahub.registry.quotas.limits import check_used
+from deltahub.registry.quotas.usage import measure
 from deltahub.registry.registry import Registry
 
 MAX_PAGE = 1000
@@ -84,6 +86,8 @@ def take_back(reg: Registry, caller: Caller | None, name: str, commit: str, bran
         session.add(
             Ref(repository_id=repository.id, kind="branch", name=branch, revision_id=head.id)
         )
+        measure(session, repository.id)
+        check_used(session, reg.settings, repository.namespace_id)
         detail = {"branch": branch, "revisions": len(chain)}
         audit.append(session, caller, "revision.take_back", f"{name}@{commit}", detail)
         return RefInfo("branch", branch, head.commit)

@@ -20,6 +20,8 @@ from deltahub.registry.losses.presence import check_store_is_there, is_missing, 
 from deltahub.registry.names import validate_sha256
 from deltahub.registry.packs.holds import hold_for_user
 from deltahub.registry.packs.locations import closure
+from deltahub.registry.quotas.limits import check_push
+from deltahub.registry.quotas.usage import new_bytes
 from deltahub.registry.registry import Registry
 from deltahub.registry.uploads.committable import complete_uploads
 from deltahub.registry.uploads.landing import promise
@@ -62,6 +64,7 @@ def query_and_keep(
         validate_sha256(sha256)
         if size < 0:
             raise InvalidRequest(f"a file cannot have {size} bytes")
+    check_quota(reg, caller, name, dict(files))
     have: list[str] = []
     # In parts, each in a short transaction. An empty query still raises if the repository does not
     # exist or the caller may not write to it.
@@ -69,6 +72,17 @@ def query_and_keep(
         cancellation.check()
         have += _keep(reg, caller, name, dict(part))
     return have
+
+
+def check_quota(reg: Registry, caller: Caller, name: str, sizes: Mapping[str, int]) -> None:
+    """QuotaExceeded if these files, SHA-256 -> size, are too much for the repository's namespace.
+
+    Asked before the client sends them; the commit asks again.
+    """
+    with reg.db.read() as session:
+        repository = load_repository(session, caller, name, "write")
+        n_bytes = new_bytes(session, repository.id, sizes)
+        check_push(session, reg.settings, repository.namespace_id, n_bytes)
 
 
 def _keep(reg: Registry, caller: Caller, name: str, sizes: Mapping[str, int]) -> list[str]:

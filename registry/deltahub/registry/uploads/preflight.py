@@ -14,6 +14,7 @@ from deltahub.registry.access.visibility import sharing_domains
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.models import File, Landing
 from deltahub.registry.errors import LimitExceeded, StorageFull
+from deltahub.registry.quotas.limits import check_push
 from deltahub.registry.registry import Registry
 from deltahub.registry.uploads import limits
 
@@ -36,9 +37,18 @@ def check_sizes(reg: Registry, caller: Caller | None, name: str, sizes: Sequence
     caller = require_writer(caller)
     try:
         _check(reg, caller, sizes)
+        _check_quota(reg, caller, name, sizes)
     except (LimitExceeded, StorageFull):
         known = _known_sizes(reg, caller, name, sizes)
-        _check(reg, caller, [size for size in sizes if size not in known])
+        unknown = [size for size in sizes if size not in known]
+        _check(reg, caller, unknown)
+        _check_quota(reg, caller, name, unknown)
+
+
+def _check_quota(reg: Registry, caller: Caller, name: str, sizes: Sequence[int]) -> None:
+    with reg.db.read() as session:
+        repository = load_repository(session, caller, name, "write")
+        check_push(session, reg.settings, repository.namespace_id, sum(sizes))
 
 
 def _check(reg: Registry, caller: Caller, sizes: Sequence[int]) -> None:

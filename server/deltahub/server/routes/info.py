@@ -3,11 +3,19 @@
 from fastapi import APIRouter
 from starlette.responses import Response
 
+from deltahub.registry.access.repositories import load_repository
+from deltahub.registry.quotas.usage import usage_of_repository
 from deltahub.registry.reports.revision import report_revision
 from deltahub.server.body_limits import BoundedRoute
 from deltahub.server.hub import CallerDep, HubDep
 from deltahub.server.routes.files import RevisionQuery
-from deltahub.server.schemas.info import BaseReportOut, FileReportOut, InfoOut, TotalsOut
+from deltahub.server.schemas.info import (
+    BaseReportOut,
+    FileReportOut,
+    InfoOut,
+    TotalsOut,
+    UsageOut,
+)
 from deltahub.server.streaming.long_answers import json_with_lists
 from deltahub.server.turns import reads
 
@@ -30,7 +38,10 @@ def get_info(
         shared=report.totals.shared,
         base=report.totals.base,
     )
-    fields = InfoOut(commit=report.commit, files=[], totals=totals, base=base)
+    with hub.registry.db.read() as session:
+        repository = load_repository(session, caller, f"{namespace}/{name}")
+        usage = UsageOut.model_validate(usage_of_repository(session, repository.id))
+    fields = InfoOut(commit=report.commit, files=[], totals=totals, base=base, usage=usage)
     shown = fields.model_dump(mode="json", exclude={"files"})
     files = ([FileReportOut.model_validate(file).model_dump(mode="json")] for file in report.files)
     return Response(

@@ -9,6 +9,7 @@ from deltahub.registry.access.caller import NO_TOKEN
 from deltahub.registry.errors import Forbidden, Unauthorized
 from deltahub.server.body_limits import BoundedRoute
 from deltahub.server.hub import CallerDep, HubDep
+from deltahub.server.routes.quotas import shown_quota
 from deltahub.server.schemas.system import (
     HealthOut,
     MetricsOut,
@@ -56,7 +57,10 @@ def get_whoami(hub: HubDep, caller: CallerDep) -> WhoAmIOut:
         name=caller.name,
         is_admin=caller.is_admin,
         scope=caller.scope,
-        namespaces=[NamespaceRoleOut(name=name, role=role) for name, role in roles.items()],
+        namespaces=[
+            NamespaceRoleOut(name=name, role=role, **vars(shown_quota(hub, caller, name)))
+            for name, role in roles.items()
+        ],
     )
 
 

@@ -67,8 +67,16 @@ class BaseReportOut(Out):
     )
 
 
+class UsageOut(Out):
+    """Of all revisions of the repository, as last measured; counted for its namespace's quota."""
+
+    stored_bytes: int
+    logical_bytes: int
+
+
 class InfoOut(Out):
     commit: str
+    usage: UsageOut
     files: list[FileReportOut]
     totals: TotalsOut
     base: BaseReportOut

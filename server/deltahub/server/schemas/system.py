@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from deltahub.server.schemas.base import Out
+from deltahub.server.schemas.base import In, Out
 
 
 class ProblemOut(Out):
@@ -18,7 +18,32 @@ class HealthOut(Out):
     problems: list[ProblemOut] = Field(description="the parts that do not work; empty if ok")
 
 
-class NamespaceRoleOut(Out):
+class AmountsOut(Out):
+    """What a namespace uses, or may use: then null means without a limit."""
+
+    repositories: int | None
+    stored_bytes: int | None = Field(
+        description="in the object store; what repositories share counts with the oldest of them"
+    )
+    logical_bytes: int | None = Field(
+        description="files of all revisions of each repository, each once, as they were pushed"
+    )
+
+
+class QuotaIn(In):
+    """What a namespace may use. Null or missing: no limit."""
+
+    repositories: int | None = None
+    stored_bytes: int | None = None
+    logical_bytes: int | None = None
+
+
+class QuotaOut(Out):
+    used: AmountsOut
+    limits: AmountsOut
+
+
+class NamespaceRoleOut(QuotaOut):
     name: str
     role: str
 

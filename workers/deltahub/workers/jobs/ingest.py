@@ -7,9 +7,10 @@ many other revisions will be re-planned, because these may be private to other u
 from functools import partial
 from typing import Any
 
-from deltahub.registry.db.models import Revision
+from deltahub.registry.db.models import Repository, Revision
 from deltahub.registry.errors import DataLost
 from deltahub.registry.ingest.pipeline import Ingest
+from deltahub.registry.quotas.usage import measure
 from deltahub.registry.reencode.triggers import after_ingest
 from deltahub.registry.retention.rules import apply_rule
 from deltahub.workers.context import JobContext
@@ -55,6 +56,9 @@ def ingest(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
             return []
         queued = after_ingest(context.registry, context.reader, revision_id)
         apply_rule(context.registry, repository_id)
+        with context.registry.db.write() as session:
+            if session.get(Repository, repository_id) is not None:
+                measure(session, repository_id)
         return queued
 
     context.step("tell relatives", queue_replans)

@@ -50,7 +50,7 @@ def publish(context: ComputeContext, arguments: dict[str, Any]) -> dict[str, Any
     )
 
     def check(session: WriteSession) -> None:
-        if granted_in(session, context.job_id) != grant:
+        if granted_in(session, context.registry.settings, context.job_id) != grant:
             raise Conflict("what the job may read or make has changed while it ran: retry it")
 
     commit = results.publish(context.registry, grant.caller, context.job_id, result, check)

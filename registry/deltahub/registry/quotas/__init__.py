@@ -1,0 +1,1 @@
+"""What a namespace may use, and what it uses."""

@@ -1,0 +1,112 @@
+"""What a repository uses: measured after each ingest, and when revisions are dropped."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sqlalchemy import ColumnElement, Select, exists, func, select, update
+from sqlalchemy.orm import aliased
+
+from deltahub.registry.db.batches import batches
+from deltahub.registry.db.expressions import total
+from deltahub.registry.db.models import Entry, File, FileTensor, Frame, Repository, Revision
+from deltahub.registry.db.session import ReadSession, WriteSession
+from deltahub.registry.db.tables.quotas import RepositoryUsage
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a namespace uses.
+
+    logical_bytes: of all files of all revisions of each repository, each once, as they were pushed.
+    stored_bytes: what that takes in the object store. What several repositories share counts with
+    the oldest of them.
+    """
+
+    repositories: int
+    stored_bytes: int
+    logical_bytes: int
+
+
+def usage_of(session: ReadSession, namespace_id: int) -> Usage:
+    """What all repositories of a namespace use, as last measured."""
+    row = session.execute(
+        select(
+            func.count(Repository.id),
+            total(RepositoryUsage.stored_bytes),
+            total(RepositoryUsage.logical_bytes),
+        )
+        .outerjoin(RepositoryUsage, RepositoryUsage.repository_id == Repository.id)
+        .where(Repository.namespace_id == namespace_id)
+    ).one()
+    return Usage(*row)
+
+
+def usage_of_repository(session: ReadSession, repository_id: int) -> Usage:
+    """What one repository uses, as last measured."""
+    row = session.get(RepositoryUsage, repository_id)
+    return Usage(1, 0, 0) if row is None else Usage(1, row.stored_bytes, row.logical_bytes)
+
+
+def new_bytes(session: ReadSession, repository_id: int, sizes: Mapping[str, int]) -> int:
+    """Bytes of those files, SHA-256 -> size, that no revision of the repository lists."""
+    known: set[str] = set()
+    for batch in batches(sizes):
+        listed = (
+            select(File.sha256)
+            .join(Entry, Entry.file_id == File.id)
+            .join(Revision, Revision.id == Entry.revision_id)
+            .where(Revision.repository_id == repository_id, File.sha256.in_(batch))
+        )
+        known.update(session.scalars(listed))
+    return sum(size for sha256, size in sizes.items() if sha256 not in known)
+
+
+def add_logical(session: WriteSession, repository_id: int, n_bytes: int) -> None:
+    """Count the files of a commit, before the next measurement."""
+    if session.get(RepositoryUsage, repository_id) is None:
+        session.add(
+            RepositoryUsage(repository_id=repository_id, stored_bytes=0, logical_bytes=n_bytes)
+        )
+        return
+    session.execute(
+        update(RepositoryUsage)
+        .where(RepositoryUsage.repository_id == repository_id)
+        .values(logical_bytes=RepositoryUsage.logical_bytes + n_bytes)
+    )
+
+
+def measure(session: WriteSession, repository_id: int) -> None:
+    """Measure a repository again. The database reads all entries of its revisions."""
+    files = _files_of(repository_id)
+    logical = session.scalar(select(total(File.size)).where(File.id.in_(files))) or 0
+    landed = session.scalar(
+        select(total(File.size)).where(File.id.in_(files), File.state == "landed")
+    )
+    tensors = select(FileTensor.tensor_id).where(FileTensor.file_id.in_(files)).distinct()
+    frames = select(total(Frame.length)).where(
+        Frame.tensor_id.in_(tensors), ~_is_in_older(repository_id)
+    )
+    stored = (landed or 0) + (session.scalar(frames) or 0)
+    session.merge(
+        RepositoryUsage(repository_id=repository_id, stored_bytes=stored, logical_bytes=logical)
+    )
+
+
+def _files_of(repository_id: int) -> Select[int]:
+    return (
+        select(Entry.file_id)
+        .join(Revision, Revision.id == Entry.revision_id)
+        .where(Revision.repository_id == repository_id)
+        .distinct()
+    )
+
+
+def _is_in_older(repository_id: int) -> ColumnElement[bool]:
+    """SQL condition on Frame: an older repository names its tensor."""
+    naming = aliased(FileTensor)
+    return exists(
+        select(naming.tensor_id)
+        .join(Entry, Entry.file_id == naming.file_id)
+        .join(Revision, Revision.id == Entry.revision_id)
+        .where(naming.tensor_id == Frame.tensor_id, Revision.repository_id < repository_id)
+    )
