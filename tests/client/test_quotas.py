@@ -1,0 +1,85 @@
+"""Quotas as people meet them: a push that is too much sends nothing, and they see why."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from deltahub.client import Hub
+from deltahub.client.cli.commands import group
+from deltahub.client.errors import LimitExceeded
+from deltahub.client.records import Amounts
+from support.service.hub import RunningHub
+
+
+def quota(hub: RunningHub, *arguments: str, status: int = 0) -> str:
+    command = ["user", "quota", *arguments, "--data-dir", str(hub.data_dir)]
+    result = CliRunner().invoke(group, command)
+    assert result.exit_code == status, result.output
+    return result.output
+
+
+def test_a_push_beyond_the_quota_sends_nothing_and_says_what_to_do(
+    hub_server: RunningHub, tmp_path: Path
+) -> None:
+    token = hub_server.user("quinn")
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "weights.bin").write_bytes(b"1" * 300_000)
+    assert "name a limit" in quota(hub_server, "quinn", status=2)
+    assert "as in 500GB" in quota(hub_server, "quinn", "--files", "much", status=2)
+    quota(hub_server, "quinn", "--repositories", "1", "--files", "500KB")
+    with Hub(hub_server.url, token) as hub:
+        hub.push(folder, "quinn/one")
+        (folder / "weights.bin").write_bytes(b"2" * 300_000)
+        before = hub_server.call("GET", "/v1/metrics", token=hub_server.admin_token).json()
+        with pytest.raises(LimitExceeded, match="would add 300.0 kB") as refused:
+            hub.push(folder, "quinn/one")
+        assert refused.value.code == "quota_exceeded"
+        after = hub_server.call("GET", "/v1/metrics", token=hub_server.admin_token).json()
+        assert after["received_bytes"] - before["received_bytes"] < 20_000
+        with pytest.raises(LimitExceeded, match="may have 1"):
+            hub.create("quinn/two")
+        (namespace,) = hub.whoami().namespaces
+        assert namespace.limits == Amounts(1, None, 500_000)
+        assert namespace.used.repositories == 1
+        assert namespace.used.logical_bytes == 300_000
+        assert hub.info("quinn/one")["usage"]["logical_bytes"] == 300_000
+    environment = {"DELTAHUB_URL": hub_server.url, "DELTAHUB_TOKEN": token}
+    told = CliRunner().invoke(group, ["whoami"], env=environment).output
+    assert "1 repository of 1" in told
+    assert "300.0 kB of 500.0 kB of files" in told
+    quota(hub_server, "quinn", "--clear")
+    with Hub(hub_server.url, token) as hub:
+        assert hub.push(folder, "quinn/one").state == "proved"
+
+
+def test_hugging_face_clients_are_told_before_they_send(hub_server: RunningHub) -> None:
+    token = hub_server.user("hugh")
+    hub_server.create("hugh/model", token=token)
+    quota(hub_server, "hugh", "--files", "1KB")
+    files = [{"path": "w.safetensors", "size": 2000, "sample": ""}]
+    asked = hub_server.call(
+        "POST", "/api/models/hugh/model/preupload/main", token=token, body={"files": files}
+    )
+    batch = {"operation": "upload", "objects": [{"oid": "a" * 64, "size": 2000}]}
+    told = hub_server.call(
+        "POST", "/hugh/model.git/info/lfs/objects/batch", token=token, body=batch
+    )
+    for answer in (asked, told):
+        assert answer.status == 413
+        assert "would add 2.0 kB" in answer.json()["error"]
+
+
+def test_administrators_set_quotas_over_http(hub_server: RunningHub) -> None:
+    token = hub_server.user("hetty")
+    path = "/v1/namespaces/hetty/quota"
+    body = {"repositories": 0}
+    assert hub_server.call("PUT", path, token=token, body=body).status == 403
+    admin = hub_server.admin_token
+    assert hub_server.call("PUT", path, token=admin, body=body).status == 204
+    shown = hub_server.call("GET", path, token=token).json()
+    assert shown["limits"] == {"repositories": 0, "stored_bytes": None, "logical_bytes": None}
+    assert shown["used"] == {"repositories": 0, "stored_bytes": 0, "logical_bytes": 0}
+    assert hub_server.call("DELETE", path, token=admin).status == 204
+    assert hub_server.call("GET", path).status == 403
