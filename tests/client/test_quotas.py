@@ -33,7 +33,7 @@ def test_a_push_beyond_the_quota_sends_nothing_and_says_what_to_do(
         hub.push(folder, "quinn/one")
         (folder / "weights.bin").write_bytes(b"2" * 300_000)
         before = hub_server.call("GET", "/v1/metrics", token=hub_server.admin_token).json()
-        with pytest.raises(LimitExceeded, match="would add 300.0 kB") as refused:
+        with pytest.raises(LimitExceeded, match=r"would add 300\.0 kB") as refused:
             hub.push(folder, "quinn/one")
         assert refused.value.code == "quota_exceeded"
         after = hub_server.call("GET", "/v1/metrics", token=hub_server.admin_token).json()

@@ -189,7 +189,7 @@ class Settings(EnvironmentSettings):
         description="A pack that so many files depend on gets a second copy; 0: none does.",
     )
 
-    max_depth: int = Field(default=2, ge=0, description="Longest chain of deltas.")
+    max_depth: int = Field(default=8, ge=0, le=30, description="Longest chain of deltas.")
     pack_bytes: int = Field(default=128 * MIB, le=128 * MIB, description="Largest pack, in bytes.")
     cache_bytes: int = Field(
         default=64 * MIB, description="Decoded blocks that one process keeps, in bytes."

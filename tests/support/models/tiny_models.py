@@ -3,7 +3,9 @@
 import importlib
 import inspect
 import textwrap
+from collections.abc import Iterator
 from functools import cache
+from itertools import islice
 
 import torch
 from safetensors.torch import save
@@ -61,6 +63,17 @@ def finetune(learning_rate: float, seed: int = 0) -> Tensors:
     model = TinyModel()
     model.load_state_dict(base(seed))
     return _train(model, inspect.getsource(inspect)[:20_000], learning_rate, 40)
+
+
+@cache
+def checkpoints(n: int, learning_rate: float = 2e-5, apart: int = 4) -> list[Tensors]:
+    """The base in the course of one fine-tune: its weights after each `apart` steps."""
+    torch.manual_seed(300)
+    model = TinyModel()
+    model.load_state_dict(base())
+    text = inspect.getsource(inspect)[:20_000]
+    steps = _training(model, text, learning_rate)
+    return list(islice(steps, apart - 1, n * apart, apart))
 
 
 # A text for each task, unlike each other and unlike the base's.
@@ -122,15 +135,21 @@ def to_file(tensors: Tensors) -> bytes:
 
 
 def _train(model: TinyModel, text: str, learning_rate: float, steps: int) -> Tensors:
+    *_, weights = islice(_training(model, text, learning_rate), steps)
+    return weights
+
+
+def _training(model: TinyModel, text: str, learning_rate: float) -> Iterator[Tensors]:
+    """The weights after each step of training."""
     torch.set_num_threads(1)
     data = torch.tensor(list(text.encode()))
     trained = [each for each in model.parameters() if each.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=learning_rate)
-    for _ in range(steps):
+    while True:
         at = torch.randint(0, len(data) - 5, (64,))
         context = torch.stack([data[at + i] for i in range(4)], dim=1)
         loss = nn.functional.cross_entropy(model(context), data[at + 4])
         optimizer.zero_grad()
         torch.autograd.backward(loss)
         optimizer.step()
-    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+        yield {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}

@@ -125,10 +125,14 @@ def _plan(info: TensorInfo, ranges: Sequence[_Range]) -> BasePlan | None:
 
 
 class BaseSearch:
-    """One tensor's sample, coded against each offered base; keeps the smallest delta.
+    """One tensor's sample, coded against each offered base; keeps the best delta.
 
     standalone: coded bytes of the sample without a base, over its raw bytes. ratio: the same of the
     best delta so far, or `standalone` if there is none. best: the plan of that delta.
+
+    The best is the smallest. But where a chain of deltas is at its limit, one delta has to be
+    larger than a step, so that the chain begins anew. Then the best is the one with the least bytes
+    on the average over itself and the steps that its chain has room for.
     """
 
     def __init__(self, dtype: DType, count: int, read: ReadTensor, read_base: ReadBase) -> None:
@@ -136,7 +140,6 @@ class BaseSearch:
 
         dtype: the coding dtype. Errors of `read` and `read_base` pass through.
         """
-        self.best: BasePlan | None = None
         self._dtype = dtype
         self._read_base = read_base
         self._ranges = list(sampled_ranges(count))
@@ -145,22 +148,40 @@ class BaseSearch:
         for start, _, out in self._split(self._sample):
             read(start * dtype.itemsize, out)
         self.standalone = self._coded_share(None)
-        self.ratio = self._too_deep = self.standalone
-        # The ratio that the next base has to stay below.
-        self._limit = self.standalone * (1 - MUST_SAVE)
+        self._too_deep = self.standalone
+        # Plan -> (ratio, room), in the order of the offers, of deltas that save enough.
+        self._offers: dict[BasePlan, tuple[float, int]] = {}
         self._seen: set[BasePlan] = set()
 
-    def offer(self, plan: BasePlan) -> bool:
-        """Whether a delta against this base is now the best. plan: over the whole tensor."""
+    @property
+    def best(self) -> BasePlan | None:
+        """The plan of the best delta so far; None without one."""
+        best, limit = None, float("inf")
+        for plan, (ratio, room) in self._offers.items():
+            cost = self._cost(ratio, room)
+            if cost < limit:
+                best, limit = plan, cost * (1 - MUST_BEAT)
+        return best
+
+    @property
+    def ratio(self) -> float:
+        """Coded bytes of the best delta, or of the standalone sample, over its raw bytes."""
+        best = self.best
+        return self.standalone if best is None else self._offers[best][0]
+
+    def offer(self, plan: BasePlan, room: int = 0) -> bool:
+        """Whether a delta against this base is now the best.
+
+        plan: over the whole tensor. room: how many further deltas the chain takes on top of it.
+        """
         if plan in self._seen:
             return False
         self._seen.add(plan)
         ratio = self._delta_share(plan)
-        if ratio is None or ratio >= self._limit:
+        if ratio is None or ratio >= self.standalone * (1 - MUST_SAVE):
             return False
-        self.best, self.ratio = plan, ratio
-        self._limit = ratio * (1 - MUST_BEAT)
-        return True
+        self._offers[plan] = ratio, room
+        return self.best is plan
 
     def note_too_deep(self, plan: BasePlan) -> None:
         """Remember how small a delta would be against a base that the depth limit forbids."""
@@ -168,16 +189,19 @@ class BaseSearch:
         if ratio is not None:
             self._too_deep = min(self._too_deep, ratio)
 
-    def pays_as_anchor(self) -> bool:
+    def pays_as_anchor(self, room: int = 1) -> bool:
         """Whether the tensor should be standalone, because its chain of deltas is at its limit.
 
-        The next revision of the tensor will meet the same limit. As a delta of this one it saves
-        the difference between the best base that the limit allows and the best that it forbids.
-        That saving must exceed the bytes that this tensor loses without a base.
+        That takes less on the average over the tensor and its next revisions, which are then steps
+        from it. room: how many of them a chain from an anchor takes.
         """
-        cost = self.standalone - self.ratio
-        saving_of_next = self.ratio - self._too_deep
-        return saving_of_next > cost
+        best = self.best
+        ratio, left = (self.standalone, 0) if best is None else self._offers[best]
+        return self._cost(self.standalone, room) < self._cost(ratio, left)
+
+    def _cost(self, ratio: float, room: int) -> float:
+        """The average share of this tensor and of `room` further steps of a chain."""
+        return (ratio + room * min(ratio, self._too_deep)) / (room + 1)
 
     def _delta_share(self, plan: BasePlan) -> float | None:
         """Coded bytes of the delta over the raw bytes; None for a base of an unrelated training.

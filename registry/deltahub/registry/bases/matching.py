@@ -82,19 +82,23 @@ class BaseMatcher:
         if nearest is not None:
             yield _aligned(info, nearest)
 
-    def within_depth(
+    def up_the_chain(
         self, info: TensorInfo, option: BaseOption, max_depth: int
-    ) -> BaseOption | None:
-        """The option, or a base up its chain if the delta would be deeper than max_depth."""
-        while option.depth > max_depth:
-            if len(option.tensors) != 1:
-                return None
+    ) -> list[BaseOption]:
+        """The nearest base up the option's chain that leaves room for a delta, and the last one.
+
+        None if there is none, or one if both are the same.
+        """
+        chain: list[BaseOption] = []
+        while len(option.tensors) == 1 and option.depth > 1:
             nearer = self._base_of(option.tensors[0])
             aligned = None if nearer is None else _aligned(info, nearer)
             if aligned is None:
-                return None
+                break
             option = aligned
-        return option
+            if option.depth <= max_depth:
+                chain.append(option)
+        return chain if len(chain) < 2 else [chain[0], chain[-1]]
 
     def _base_of(self, tensor: StoredTensor) -> StoredTensor | None:
         """The tensor that this one is a delta of, if both align element by element; else None."""

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from sqlalchemy import select
+
 from deltahub.codecs.dtypes import DType
 from deltahub.codecs.frames import BasePlan, FrameRange
 from deltahub.codecs.frames.base_choice import (
@@ -18,10 +20,14 @@ from deltahub.codecs.frames.base_plan import ReadTensor, slice_plan
 from deltahub.registry.bases.candidates import Candidate, find_candidates, load_candidates
 from deltahub.registry.bases.matching import BaseMatcher, BaseOption
 from deltahub.registry.bases.precedence import Precedence
+from deltahub.registry.db.batches import batches
+from deltahub.registry.db.expressions import total
+from deltahub.registry.db.models import Frame
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import DataLost
 from deltahub.registry.lineage.model_sketch import sketch_revision
 from deltahub.registry.lineage.target import Target
+from deltahub.registry.packs.locations import closure
 from deltahub.registry.packs.reading.chain import TensorGone
 from deltahub.registry.registry import Registry
 
@@ -32,6 +38,11 @@ GOOD_ENOUGH = 0.75
 # After MIN_PLANS tensors, only the KEPT_CANDIDATES that were chosen most often are tried.
 MIN_PLANS = 8
 KEPT_CANDIDATES = 2
+# Bytes that are read for a byte of a tensor, without its own frames: a chain of deltas ends there.
+# A run of small steps begins at an anchor, at less than 1, and climbs to this.
+MAX_READ = 1.75
+# Chains up to this depth never read more than three bytes for a byte.
+FREE_DEPTH = 2
 
 
 @dataclass(frozen=True)
@@ -104,20 +115,20 @@ class BasePlanner:
         if coded is None or info.count * coded.itemsize < MIN_DELTA_BYTES or not self.candidates:
             return None
         search = BaseSearch(coded, info.count, read, self._read_base)
-        best: tuple[BaseOption, Candidate] | None = None
+        tried: dict[BasePlan, tuple[BaseOption, Candidate]] = {}
         for candidate in self._candidates_to_try():
             named = self._matcher.named(info, candidate)
-            best = self._try(search, info, named, candidate, stored) or best
+            self._try(search, info, named, candidate, stored, tried)
         # Names may differ. But if no candidate fitted the first MIN_PLANS tensors, none will fit.
         is_far = search.ratio > GOOD_ENOUGH * search.standalone
         if is_far and (self._wins or self._n_plans < MIN_PLANS):
             for candidate in self._candidates_to_try():
                 for option in self._matcher.renamed(info, candidate, read):
-                    best = self._try(search, info, option, candidate, stored) or best
+                    self._try(search, info, option, candidate, stored, tried)
         self._n_plans += 1
-        if best is None or search.pays_as_anchor():
+        if search.best is None or search.pays_as_anchor(self._max_depth(stored)):
             return None
-        chosen, candidate = best
+        chosen, candidate = tried[search.best]
         self._wins[candidate.revision_id] += 1
         return BaseChoice(
             plan=chosen.plan,
@@ -134,21 +145,39 @@ class BasePlanner:
         option: BaseOption | None,
         candidate: Candidate,
         stored: ReplannedTensor | None,
-    ) -> tuple[BaseOption, Candidate] | None:
-        """The option, or a base up its chain if it is too deep; None if it is not the best."""
+        tried: dict[BasePlan, tuple[BaseOption, Candidate]],
+    ) -> None:
+        """Offer the option; if its chain is at its limit, bases up the chain instead."""
         if option is None:
-            return None
-        max_depth = self._reg.settings.max_depth - (0 if stored is None else stored.height)
+            return
         if not self._precedence.allows(option, candidate, None if stored is None else stored.id):
-            return None
-        reachable = self._matcher.within_depth(info, option, max_depth)
-        if reachable is not option:
+            return
+        max_depth = self._max_depth(stored)
+        options = [option]
+        if option.depth > max_depth or self._reads_too_much(option, info):
             with _skipping_lost_bases():
                 search.note_too_deep(option.plan)
-        if reachable is not None:
+            options = self._matcher.up_the_chain(info, option, max_depth)
+        for each in options:
+            tried.setdefault(each.plan, (each, candidate))
             with _skipping_lost_bases():
-                return (reachable, candidate) if search.offer(reachable.plan) else None
-        return None
+                search.offer(each.plan, max_depth - each.depth)
+
+    def _max_depth(self, stored: ReplannedTensor | None) -> int:
+        return self._reg.settings.max_depth - (0 if stored is None else stored.height)
+
+    def _reads_too_much(self, option: BaseOption, info: TensorInfo) -> bool:
+        """Whether a reader of the delta would read too many bytes for each byte that it gets."""
+        if option.depth <= FREE_DEPTH:
+            return False
+        with self._reg.db.read() as session:
+            needed = list(closure(session, (tensor.id for tensor in option.tensors)))
+            n_bytes = sum(
+                session.scalar(select(total(Frame.length)).where(Frame.tensor_id.in_(batch))) or 0
+                for batch in batches(needed)
+            )
+        coded = coded_as(info.dtype)
+        return coded is not None and n_bytes > MAX_READ * info.count * coded.itemsize
 
     def _candidates_to_try(self) -> list[Candidate]:
         if self._n_plans < MIN_PLANS or not self._wins:
