@@ -22,9 +22,12 @@ class LocalBase(BaseTensor):
 
     too_deep: the id of the base model's own tensor, if the depth limit forbids a delta against it
     and this tensor takes its place. None if the limit allows it, or it is not on this machine.
+    depth: that a delta against this tensor has. room: how many deltas fit on top of that.
     """
 
     too_deep: bytes | None = None
+    depth: int = 1
+    room: int = 0
 
 
 class BaseSet:
@@ -100,7 +103,12 @@ def load_base(api: Api, sources: Sources, name: str, revision: Revision, max_dep
                 continue
             is_replaced = tensor != ref.tensor and ref.tensor in sources
             too_deep = ref.tensor if is_replaced else None
-            usable.append(LocalBase(ref.name or "", ref.dtype, ref.shape, tensor, too_deep))
+            depth = min(stored[ref.tensor].depth + 1, max_depth)
+            usable.append(
+                LocalBase(
+                    ref.name or "", ref.dtype, ref.shape, tensor, too_deep, depth, max_depth - depth
+                )
+            )
     return BaseSet(usable)
 
 

@@ -30,6 +30,10 @@ MUST_SAVE: Final = 0.03
 MUST_BEAT: Final = 0.02
 # In two unrelated trainings, about 7 % of the weights are within a quarter of an octave.
 MIN_NEARNESS: Final = 0.25
+# Most bytes that a reader of a chain of deltas should read for a byte of a tensor. Chains up to
+# FREE_DEPTH never need more than three.
+MAX_CHAIN_READ: Final = 2.5
+FREE_DEPTH: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,16 +173,21 @@ class BaseSearch:
         best = self.best
         return self.standalone if best is None else self._offers[best][0]
 
-    def offer(self, plan: BasePlan, room: int = 0) -> bool:
+    def offer(self, plan: BasePlan, room: int = 0, depth: int = 1) -> bool:
         """Whether a delta against this base is now the best.
 
         plan: over the whole tensor. room: how many further deltas the chain takes on top of it.
+        depth: of the delta. If a chain of such deltas would make its readers read more than
+        MAX_CHAIN_READ bytes for a byte, the base counts as too deep.
         """
         if plan in self._seen:
             return False
         self._seen.add(plan)
         ratio = self._delta_share(plan)
         if ratio is None or ratio >= self.standalone * (1 - MUST_SAVE):
+            return False
+        if depth > FREE_DEPTH and self.standalone + depth * ratio > MAX_CHAIN_READ:
+            self._too_deep = min(self._too_deep, ratio)
             return False
         self._offers[plan] = ratio, room
         return self.best is plan

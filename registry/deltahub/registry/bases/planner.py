@@ -11,6 +11,7 @@ from sqlalchemy import select
 from deltahub.codecs.dtypes import DType
 from deltahub.codecs.frames import BasePlan, FrameRange
 from deltahub.codecs.frames.base_choice import (
+    FREE_DEPTH,
     MIN_DELTA_BYTES,
     BaseSearch,
     TensorInfo,
@@ -41,8 +42,6 @@ KEPT_CANDIDATES = 2
 # Bytes that are read for a byte of a tensor, without its own frames: a chain of deltas ends there.
 # A run of small steps begins at an anchor, at less than 1, and climbs to this.
 MAX_READ = 1.75
-# Chains up to this depth never read more than three bytes for a byte.
-FREE_DEPTH = 2
 
 
 @dataclass(frozen=True)
@@ -161,7 +160,7 @@ class BasePlanner:
         for each in options:
             tried.setdefault(each.plan, (each, candidate))
             with _skipping_lost_bases():
-                search.offer(each.plan, max_depth - each.depth)
+                search.offer(each.plan, max_depth - each.depth, each.depth)
 
     def _max_depth(self, stored: ReplannedTensor | None) -> int:
         return self._reg.settings.max_depth - (0 if stored is None else stored.height)
