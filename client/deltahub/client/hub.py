@@ -153,6 +153,7 @@ class Hub(Asking, History):
         overwrite: bool = False,
         sha256: bool = False,
         links: bool = True,
+        bases: bool = True,
         progress: Progress | None = None,
     ) -> Path:
         """The local folder of a revision, with every file present and verified.
@@ -166,6 +167,8 @@ class Hub(Asking, History):
         tensor; sha256: verify every whole file by its SHA-256 too.
         links: read stored tensors straight from the hub's object store, where the hub gives links
         to it; without it, and where that fails, everything comes through the hub.
+        bases: where that moves fewer bytes, first pull the weights that this model is stored as
+        differences from into the Hugging Face cache, where the next such model finds them.
         Raises VerificationFailed when bytes were wrong twice, and DiskFull. A pull never leaves a
         damaged file.
         """
@@ -176,6 +179,7 @@ class Hub(Asking, History):
             overwrite=overwrite,
             sha256=sha256,
             links=links,
+            bases=bases,
             progress=progress,
         ).path
 
@@ -188,6 +192,7 @@ class Hub(Asking, History):
         overwrite: bool = False,
         sha256: bool = False,
         links: bool = True,
+        bases: bool = True,
         progress: Progress | None = None,
     ) -> PullResult:
         """Like pull, with the numbers of bytes that were downloaded and reused."""
@@ -204,8 +209,38 @@ class Hub(Asking, History):
                 revision,
                 is_sha256_asked=sha256,
                 has_links=links,
+                siblings=1 if bases else 0,
             )
             return pull.run(None if to is None else Path(to), is_overwriting=overwrite)
+        finally:
+            index.close()
+
+    def pull_together(
+        self, names: Sequence[str], *, progress: Progress | None = None
+    ) -> list[PullResult]:
+        """Pull several models, each `namespace/name[@revision]`, into the Hugging Face cache.
+
+        A base that several of them are stored as differences from comes once, also where one of
+        them alone would not be worth it. All else is as in pull_with_report.
+        """
+        from deltahub.client.local.index import LocalIndex
+        from deltahub.client.pull.pull import Pull, count_siblings
+
+        index = LocalIndex.default()
+        told = progress or Silent()
+        try:
+            wanted = [
+                (name, revision or "main")
+                for name, _, revision in (text.partition("@") for text in names)
+            ]
+            siblings = count_siblings(self._api, wanted)
+            return [
+                Pull(
+                    self._api, index, told, name, revision, is_sha256_asked=False,
+                    siblings=siblings[name, revision],
+                ).run(None)
+                for name, revision in wanted
+            ]  # fmt: skip
         finally:
             index.close()
 

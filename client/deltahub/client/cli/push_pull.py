@@ -13,7 +13,7 @@ from deltahub.client.cli.output import Output, confirm, error_line, hub_options,
 from deltahub.client.hub import Hub
 from deltahub.client.interrupts import EXIT_INTERRUPTED
 from deltahub.client.progress import count_of, human_size
-from deltahub.client.records import PushResult
+from deltahub.client.records import PullResult, PushResult
 
 
 @contextlib.contextmanager
@@ -127,7 +127,7 @@ def _is_empty(folder: Path) -> bool:
 
 
 @click.command()
-@click.argument("name", metavar="NAMESPACE/NAME[@REVISION]")
+@click.argument("names", metavar="NAMESPACE/NAME[@REVISION]...", nargs=-1, required=True)
 @click.option("--revision", help="A branch, tag or commit; by default main.")
 @click.option(
     "--to", type=click.Path(path_type=Path, file_okay=False), help="A folder of ordinary files."
@@ -135,15 +135,17 @@ def _is_empty(folder: Path) -> bool:
 @click.option("--overwrite", is_flag=True, help="Replace files in DIR that no pull left so.")
 @click.option("--sha256", is_flag=True, help="Prove every whole file by its SHA-256, too.")
 @click.option("--no-links", is_flag=True, help="Read nothing from the hub's object store itself.")
+@click.option("--no-bases", is_flag=True, help="Pull no base first, even if that moves less.")
 @hub_options
 @_stopping_at_once()
 def pull(
-    name: str,
+    names: tuple[str, ...],
     revision: str | None,
     to: Path | None,
     overwrite: bool,
     sha256: bool,
     no_links: bool,
+    no_bases: bool,
     hub: Hub,
     output: Output,
 ) -> None:
@@ -152,7 +154,15 @@ def pull(
     What is on this machine already is not moved: a fine-tune costs its difference from the
     base. Every byte is verified. Repeat it after an interruption: what has arrived stays.
     """
-    name, revision = split_revision(name, revision)
+    if len(names) > 1:
+        if revision or to or overwrite or sha256 or no_links or no_bases:
+            raise click.UsageError("several models are pulled without further options")
+        results = hub.pull_together(names, progress=output.progress())
+        for each in results:
+            _note_sizes(each, output)
+        output.result({"items": results}, *(str(each.path) for each in results))
+        return
+    name, revision = split_revision(names[0], revision)
     result = hub.pull_with_report(
         name,
         revision=revision,
@@ -160,12 +170,10 @@ def pull(
         overwrite=overwrite,
         sha256=sha256,
         links=not no_links,
+        bases=not no_bases,
         progress=output.progress(),
     )
-    files = f"{len(result.fetched_files)} of {count_of(result.files, 'file')}"
-    linked = f" ({human_size(result.linked)} by links)" if result.linked else ""
-    sizes = f"{human_size(result.received)} received{linked}, {human_size(result.reused)} reused"
-    output.note(f"pulled {name}@{result.commit[:12]}: {files}, {sizes}")
+    _note_sizes(result, output)
     if result.link_failures:
         failed = count_of(result.link_failures, "link")
         output.note(f"{failed} to the object store failed; what was missing came another way")
@@ -174,3 +182,10 @@ def pull(
     if result.left:
         output.note(f"left there by an earlier pull: {', '.join(result.left)}")
     output.result(result, str(result.path))
+
+
+def _note_sizes(result: PullResult, output: Output) -> None:
+    files = f"{len(result.fetched_files)} of {count_of(result.files, 'file')}"
+    linked = f" ({human_size(result.linked)} by links)" if result.linked else ""
+    sizes = f"{human_size(result.received)} received{linked}, {human_size(result.reused)} reused"
+    output.note(f"pulled {result.repository}@{result.commit[:12]}: {files}, {sizes}")

@@ -3,20 +3,23 @@
 import hashlib
 import os
 import threading
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 from deltahub.client.api.endpoints import Api
-from deltahub.client.api.recipes import read_recipe
-from deltahub.client.errors import BadResponse, NotReady, VerificationFailed
+from deltahub.client.api.recipes import StoredRecipe, read_recipe
+from deltahub.client.errors import BadResponse, DiskFull, NotReady, VerificationFailed
 from deltahub.client.local.hashing import git_blob_id, index_file, index_snapshot
 from deltahub.client.local.hf_cache import RepositoryCache, locked
 from deltahub.client.local.index import LocalIndex, PlacedTensor, Stamp
 from deltahub.client.local.paths import make_folders, read_at, require_room, sync_folder
 from deltahub.client.local.tensor_sources import Sources
 from deltahub.client.names import is_repository_name
-from deltahub.client.progress import Progress
+from deltahub.client.progress import Progress, human_size
+from deltahub.client.pull.bases_first import find_bases
 from deltahub.client.pull.journal import Journal
 from deltahub.client.pull.links.source import LinkSource
 from deltahub.client.pull.local_copies import LocalCopies
@@ -24,8 +27,7 @@ from deltahub.client.pull.rebuild import Rebuild, Target, slots_of
 from deltahub.client.pull.safe_paths import check_entries
 from deltahub.client.pull.targets import CacheTarget, FolderTarget, Place, PullTarget
 from deltahub.client.pull.whole_file import WholeFile
-from deltahub.client.records import Entry, PlannedTensor, PullResult, Revision
-from deltahub.codecs.files.recipe import Recipe
+from deltahub.client.records import Entry, PullResult, Revision
 
 # A smaller file is fetched whole, because its recipe would cost more than it saves.
 SMALL_FILE = 1 << 20
@@ -46,8 +48,19 @@ class Pull:
         *,
         is_sha256_asked: bool,
         has_links: bool = True,
+        siblings: int = 1,
+        only: Collection[str] | None = None,
     ) -> None:
+        """siblings: models of one base that are pulled together: a base that is not here is pulled
+        too, where that moves fewer bytes. 0: pull no base.
+
+        only: the paths to pull; None for all.
+        """
         self._api = api
+        self._has_links = has_links
+        self._siblings = siblings
+        self._only = only
+        self._recipes: dict[str, StoredRecipe] = {}
         self._links = LinkSource(api.transport.url, progress.note, is_asked=has_links)
         self._index = index
         self._progress = progress
@@ -63,6 +76,9 @@ class Pull:
     def run(self, to: Path | None, *, is_overwriting: bool = False) -> PullResult:
         found = self._api.get_revision(self._name, self._revision)
         check_entries(found.entries)
+        if self._only is not None:
+            kept = tuple(entry for entry in found.entries if entry.path in self._only)
+            found = replace(found, entries=kept)
         target: PullTarget = (
             CacheTarget(RepositoryCache(self._name), self._revision, found.commit, self._index)
             if to is None
@@ -111,6 +127,8 @@ class Pull:
             return
         if any(entry.size >= SMALL_FILE for entry in missing):
             self._index_base(found)
+            if self._siblings:
+                self._pull_bases(found, missing)
         total = sum(entry.size for entry in missing)
         small = [entry for entry in missing if entry.size < SMALL_FILE]
         large = [entry for entry in missing if entry.size >= SMALL_FILE]
@@ -138,6 +156,44 @@ class Pull:
         base = (found.base.declared or "").partition("@")[0]
         if is_repository_name(base):
             index_snapshot(base, found.base.commit, self._index)
+
+    def _pull_bases(self, found: Revision, missing: list[Entry]) -> None:
+        """Pulls what the missing files are differences from, where that moves fewer bytes."""
+        for entry in missing:
+            recipe = None
+            if entry.path.endswith(".safetensors"):
+                recipe = self._recipe(found.commit, entry)
+            if recipe is not None:
+                self._recipes[entry.path] = recipe
+        recipes = self._recipes.values()
+        bases = find_bases(self._api, self._sources, self._name, found, recipes, self._siblings)
+        if bases is None:
+            return
+        for each in bases.pulls:
+            self._progress.note(
+                f"pulling {each.name}@{each.commit[:12]} first: {human_size(bases.bases)} and a"
+                f" difference of {human_size(bases.difference)}, instead of"
+                f" {human_size(bases.without)}"
+            )
+            pull = Pull(
+                self._api,
+                self._index,
+                self._progress,
+                each.name,
+                each.commit,
+                is_sha256_asked=False,
+                has_links=self._has_links,
+                siblings=0,
+                only=each.paths,
+            )
+            try:
+                result = pull.run(None)
+            except DiskFull as exc:
+                self._progress.note(f"without {each.name}, which finds no room: {exc}")
+                return
+            self._count(result.received, 0)
+            index_snapshot(each.name, each.commit, self._index)
+        self._recipes.clear()  # the hub may have stored the files otherwise meanwhile
 
     # -- one file --------------------------------------------------------------------------
 
@@ -199,8 +255,8 @@ class Pull:
     def _fetch_into(
         self, fd: int, commit: str, entry: Entry, place: Place, on_done: Callable[[int], None]
     ) -> list[PlacedTensor] | None:
-        recipe = self._recipe(commit, entry)
-        identity = recipe[0].id.hex() if recipe else f"sha256:{entry.sha256}"
+        recipe = self._recipes.pop(entry.path, None) or self._recipe(commit, entry)
+        identity = recipe.recipe.id.hex() if recipe else f"sha256:{entry.sha256}"
         journal = Journal(place.journal, identity)
         try:
             return self._fill(fd, commit, entry, place, journal, recipe, on_done)
@@ -214,7 +270,7 @@ class Pull:
         entry: Entry,
         place: Place,
         journal: Journal,
-        recipe: tuple[Recipe, dict[bytes, PlannedTensor]] | None,
+        recipe: StoredRecipe | None,
         on_done: Callable[[int], None],
     ) -> list[PlacedTensor] | None:
         require_room(fd, entry.size, place.work)
@@ -225,16 +281,14 @@ class Pull:
             self._count(whole.received, whole.reused)
             return None
         rebuild = Rebuild(self._api, target, journal, self._sources, self._links, on_done=on_done)
-        rebuild.run(*recipe)
+        rebuild.run(recipe.recipe, recipe.stored)
         self._count(rebuild.received, rebuild.reused)
         if self._is_sha256_asked:
             self._check_sha256(fd, entry)
-        slots, _ = slots_of(recipe[0])
+        slots, _ = slots_of(recipe.recipe)
         return [PlacedTensor(slot.tensor, slot.start, slot.size) for slot in slots]
 
-    def _recipe(
-        self, commit: str, entry: Entry
-    ) -> tuple[Recipe, dict[bytes, PlannedTensor]] | None:
+    def _recipe(self, commit: str, entry: Entry) -> StoredRecipe | None:
         """The file's recipe and its stored tensors; None if the hub has no recipe for it yet."""
         if not _has_recipe(entry):
             return None
@@ -249,7 +303,7 @@ class Pull:
                 continue
             self._count(found.n_bytes, 0)
             self._links.begin(found.link_origin)
-            return found.recipe, found.stored
+            return found
         raise AssertionError("unreachable: the last try returns or raises")
 
     def _check_sha256(self, fd: int, entry: Entry) -> None:
@@ -269,6 +323,16 @@ class Pull:
         with self._lock:
             self._received += received
             self._reused += reused
+
+
+def count_siblings(api: Api, wanted: Sequence[tuple[str, str]]) -> dict[tuple[str, str], int]:
+    """(name, revision) of each model -> how many of them declare its base."""
+    bases = {}
+    for name, revision in wanted:
+        base = api.get_revision(name, revision).base
+        bases[name, revision] = (base.declared or "").partition("@")[0], base.commit
+    counts = Counter(bases.values())
+    return {model: counts[base] if base[0] else 1 for model, base in bases.items()}
 
 
 def _check_etag(fd: int, entry: Entry) -> None:
