@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from deltahub.client import Hub, InvalidArgument
 from deltahub.client.api.asking import Asking
 from deltahub.client.cli.commands import group
-from deltahub.client.errors import JobFailed
+from deltahub.client.errors import JobFailed, NotFound
 from deltahub.methods.kinds.table import KINDS
 from deltahub.methods.merging.report import MergeReport
 from deltahub.registry.db.models import User, utc_now
@@ -102,12 +102,18 @@ def test_the_command_compares_and_draws(family: Family, tmp_path: Path) -> None:
         "--budget", "20%", "--picture", str(picture), environment=to_hub,
     )  # fmt: skip
     assert told.status == 0, told.err
-    assert "<- choice" in told.err
+    assert "<- choice" in told.out
     assert picture.read_text().startswith("<svg")
     nameless = deltahub(
         "merge", "ties", "--base", "ann/base", *family.models, "--json", environment=to_hub
     )
     assert "needs the name" in nameless.error()["message"]
+    named = ("merge", "ties", "--base", "ann/base", *family.models, "--name", "ann/drawn")
+    drawn = deltahub(*named, "--picture", str(picture), environment=to_hub)
+    assert drawn.status == 2
+    assert "--picture" in drawn.err
+    with Hub(family.hub.url, family.token) as sdk, pytest.raises(NotFound):
+        sdk.repository("ann/drawn")  # refused before anything was made
 
 
 def test_a_wrong_line_of_questions_is_named(family: Family, tmp_path: Path) -> None:
@@ -132,6 +138,15 @@ def test_a_configuration_of_mergekit_is_merged(family: Family, tmp_path: Path) -
     refused = deltahub("merge", str(config), "--name", "ann/x", "--json", environment=to_hub)
     assert refused.status == 2
     assert "slerp" in refused.error()["message"]
+    config.write_text(f"merge_method: linear\nmodels:\n{models}")
+    named = ("merge", str(config), "--name", "ann/linear", "--dry-run")
+    assert "base_model is missing" in deltahub(*named, environment=to_hub).err
+    third = deltahub(*named, "ann/other", "--base", "ann/base", environment=to_hub)
+    assert third.status == 2
+    assert "leave ann/other out" in third.err
+    estimated = deltahub(*named, "--base", "ann/base", environment=to_hub)
+    assert estimated.status == 0, estimated.err
+    assert "as lossless deltas" in estimated.out
 
 
 def test_a_dry_run_estimates_and_makes_nothing(family: Family) -> None:
@@ -145,7 +160,7 @@ def test_a_dry_run_estimates_and_makes_nothing(family: Family) -> None:
 
 def test_a_failure_names_what_to_do(family: Family) -> None:
     running = family.ann.merge(["ann/task0", "ann/task0"], base="ann/base", name="ann/same")
-    with pytest.raises(JobFailed, match=r"ann/task0@\w+ and ann/task0@\w+ are the same model"):
+    with pytest.raises(JobFailed, match=r"ann/task0@\w+ and ann/task0@\w+ have the same bytes"):
         running.wait()
     failed = running.refresh()
     assert failed.error is not None

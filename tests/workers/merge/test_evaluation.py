@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from deltahub.methods.merging.frontier import Comparison
 from deltahub.registry import Caller, Registry
@@ -98,5 +99,5 @@ def test_a_model_that_is_not_run_is_named(
 def test_a_gpu_for_a_merge_that_runs_no_model_is_refused(
     reg: Registry, ann: Caller, names: list[str]
 ) -> None:
-    with pytest.raises(StepFailed, match="merging runs on the CPU"):
-        run_merge(reg, asked(reg, ann, names, device="cuda:0"))
+    with pytest.raises(ValidationError, match="merging runs on the CPU"):
+        asked(reg, ann, names, device="cuda:0")

@@ -52,3 +52,24 @@ def test_the_merge_outlives_its_fine_tunes(reg: Registry, ann: Caller) -> None:
         delete_repository(reg, ann, name)
     assert {ref: read_file(reg, revision, PATH) for ref, revision in found.items()} == before
     assert list(fsck(reg, read_data=True)) == []
+
+
+def test_a_base_that_is_itself_a_difference_gives_chains_that_fsck_allows(
+    reg: Registry, ann: Caller
+) -> None:
+    names = push_family(reg, ann, [tiny.task(0), tiny.task(1), tiny.task(2)])
+    job = asked(reg, ann, names[1:], base=names[0])
+    run_merge(reg, job)
+    assert list(fsck(reg, read_data=True)) == []
+
+
+def test_the_report_tells_of_missing_tensors_and_of_what_was_asked_for(
+    reg: Registry, ann: Caller
+) -> None:
+    lacking = {name: each for name, each in tiny.task(0).items() if name != "up.bias"}
+    names = push_family(reg, ann, [lacking, tiny.task(1)])
+    result = run_merge(reg, asked(reg, ann, names, method="low-rank", rank=3, exclude=["nothing"]))
+    report = result["report"]
+    (warning,) = report["warnings"]
+    assert "ann/task0 lacks 1 tensors of the base, such as up.bias" in warning
+    assert report["options"] == {"rank": 3, "exclude": ["nothing"]}

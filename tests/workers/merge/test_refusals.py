@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from pydantic import ValidationError
 
 from deltahub.registry import Caller, Registry
 from deltahub.registry.db.models import Repository
@@ -42,7 +43,7 @@ STRANGERS = {
         "has dtype I8, the base F32",
     ),
     "the base itself": (tiny.base, "is the base itself"),
-    "the first fine-tune again": (lambda: tiny.task(0), "are the same model"),
+    "the first fine-tune again": (lambda: tiny.task(0), "have the same bytes"),
 }
 
 
@@ -75,10 +76,18 @@ def test_scaled_elements_that_the_dtype_cannot_hold_are_named(reg: Registry, ann
 
 BAD_ARGUMENTS: dict[str, tuple[dict[str, Any], str]] = {
     "too few task names": ({"tasks": ["one"]}, "1 tasks for 2 models"),
-    "a task that is main": ({"tasks": ["main", "other"]}, "or one is main"),
-    "two tasks of one name": ({"tasks": ["same", "same"]}, "the same name"),
+    "a task that is main": ({"tasks": ["main", "other"]}, "no task is named main"),
+    "two tasks of one name": ({"tasks": ["same", "same"]}, "two tasks have the name same"),
     "a task that is no branch": ({"tasks": ["a..b", "c"]}, "cannot name a branch"),
     "a broken expression": ({"exclude": ["("]}, "no regular expression"),
+    "all tensors excluded": ({"exclude": [".*"]}, "Exclude less"),
+    "the density of emr": (
+        {"density": 0.3},
+        "density says nothing to the method emr, only to ties",
+    ),
+    "a budget without a comparison": ({"budget": 5}, "only to compare"),
+    "rank of ties": ({"method": "ties", "rank": 3}, "only to low-rank, compare"),
+    "a GPU": ({"device": "cuda:0"}, "merging runs on the CPU"),
 }
 
 
@@ -86,7 +95,7 @@ BAD_ARGUMENTS: dict[str, tuple[dict[str, Any], str]] = {
 def test_wrong_arguments_are_named(reg: Registry, ann: Caller, fault: str) -> None:
     options, message = BAD_ARGUMENTS[fault]
     names = push_family(reg, ann, [tiny.task(0), tiny.task(1)])
-    with pytest.raises((StepFailed, InvalidRequest), match=message):
+    with pytest.raises((StepFailed, InvalidRequest, ValidationError), match=message):
         run_merge(reg, asked(reg, ann, names, **options))
 
 

@@ -85,6 +85,7 @@ class Asking:
         """
         from pydantic import ValidationError
 
+        from deltahub.methods.kinds.kind import fault_text
         from deltahub.methods.kinds.table import KINDS
 
         if kind not in KINDS:
@@ -93,8 +94,8 @@ class Asking:
         try:
             checked = KINDS[kind].model_validate(given)
         except ValidationError as exc:
-            faults = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in exc.errors()]
-            raise InvalidArgument(f"{kind}: {'; '.join(faults)}") from exc
+            faults = "; ".join(fault_text(each) for each in exc.errors())
+            raise InvalidArgument(f"{kind}: {faults}") from exc
         # A request whose answer was lost is sent again, and must not make a second job.
         key = idempotency_key or secrets.token_hex(16)
         job = self._api.ask(kind, checked.model_dump(mode="json"), priority, key)
@@ -127,6 +128,8 @@ class Asking:
         By emr `main` is the unified model, and each task a branch. method="compare" makes nothing,
         and measures all methods. `deltahub.methods.kinds.merge.MergeArguments` describes the rest.
         """
+        if isinstance(models, str):
+            raise InvalidArgument("models is a list of names, not one name")
         arguments = {
             "models": list(models),
             "base": base,
@@ -147,9 +150,11 @@ class Asking:
         }
         return self.ask("merge", arguments, priority=priority, idempotency_key=idempotency_key)
 
-    def jobs(self, *, state: str | None = None, limit: int = 100) -> list[Job]:
-        """Your jobs, newest first; all for an administrator. state: only of this one."""
-        return self._api.list_jobs(state, limit)
+    def jobs(
+        self, *, state: str | None = None, kind: str | None = None, limit: int = 100
+    ) -> list[Job]:
+        """Your jobs, newest first; all for an administrator. state, kind: only of this one."""
+        return self._api.list_jobs(state, kind, limit)
 
     def running_job(self, job_id: str) -> RunningJob:
         """A job by its id, to wait for it, cancel or retry it."""

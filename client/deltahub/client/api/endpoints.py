@@ -278,8 +278,8 @@ class Api:
     def retry_job(self, job_id: str) -> Job:
         return self._read(_job, "POST", f"/v1/jobs/{_job_id(job_id)}/retry")
 
-    def list_jobs(self, state: str | None, limit: int) -> list[Job]:
-        query = {"state": state, "limit": str(limit)}
+    def list_jobs(self, state: str | None, kind: str | None, limit: int) -> list[Job]:
+        query = {"state": state, "kind": kind, "limit": str(limit)}
         given = {key: value for key, value in query.items() if value is not None}
         return self._read(_jobs, "GET", "/v1/jobs", query=given)
 

@@ -1,6 +1,8 @@
 """Commands that ask for a job: made from the argument schema of its kind."""
 
+import contextlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -9,7 +11,6 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from deltahub.client.cli.output import Output, hub_options
-from deltahub.client.errors import InvalidArgument
 from deltahub.client.hub import Hub
 from deltahub.client.records import Job
 from deltahub.methods.kinds.kind import Arguments
@@ -41,6 +42,8 @@ def command_of(
             else value
             for name, value in given.items()
         }
+        if picture is not None and given.get("method") != "compare":
+            raise click.UsageError("--picture: only `deltahub merge compare` draws one")
         job = hub.ask(arguments.kind, asked, priority=priority, idempotency_key=idempotency_key)
         if detach:
             output.result(job.job, f"job {job.id}: `deltahub jobs watch {job.id}` shows it")
@@ -78,14 +81,32 @@ def tell_result(job: Job, output: Output, picture: Path | None = None) -> None:
     """Print what a job that is done has made. picture: where to write the one in its result."""
     result = dict(job.result or {})
     lines = [f"{job.kind} job {job.id} is done"]
-    if "name" in result:
-        lines.append(f"made {result['name']}@{str(result.get('commit', ''))[:12]}")
+    lines += result_lines(result)
     if picture is not None:
-        if "picture" not in result:
-            raise InvalidArgument("--picture: only `deltahub merge compare` draws one")
         picture.write_text(str(result["picture"]), encoding="utf-8")
         lines.append(f"drew {picture}")
     output.result(job, *lines)
+
+
+def result_lines(result: Mapping[str, Any]) -> list[str]:
+    """What a job's result says, as lines of text. A result of a newer hub says what is known."""
+    from pydantic import ValidationError
+
+    from deltahub.methods.merging import frontier
+    from deltahub.methods.merging.estimate import Estimate
+    from deltahub.methods.merging.report import MergeReport
+
+    lines = []
+    if "name" in result:
+        lines.append(f"made {result['name']}@{str(result.get('commit', ''))[:12]}")
+    with contextlib.suppress(ValidationError):
+        if "estimate" in result:
+            lines += Estimate.model_validate(result["estimate"]).sentences()
+        if "comparison" in result:
+            lines += frontier.to_lines(frontier.Comparison.model_validate(result["comparison"]))
+        if "report" in result:
+            lines += MergeReport.model_validate(result["report"]).lines()
+    return lines
 
 
 def _argument(name: str, field: FieldInfo) -> click.Argument:

@@ -1,8 +1,10 @@
 """`deltahub jobs`: the hub's background jobs."""
 
+import json
+
 import click
 
-from deltahub.client.cli.asked import tell_result
+from deltahub.client.cli.asked import result_lines, tell_result
 from deltahub.client.cli.output import Output, hub_options, table
 from deltahub.client.hub import Hub
 from deltahub.client.records import Job, JobProgress
@@ -14,12 +16,16 @@ def jobs() -> None:
 
 
 @jobs.command()
-@click.option("--state", help="Only jobs that are queued, running, done, failed or cancelled.")
+@click.option(
+    "--state", type=click.Choice(["queued", "running", "done", "failed", "cancelled"]),
+    help="Only jobs in this state.",
+)  # fmt: skip
+@click.option("--kind", help="Only jobs of this kind, such as merge.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, help="How many at most.")
 @hub_options
-def ls(state: str | None, limit: int, hub: Hub, output: Output) -> None:
+def ls(state: str | None, kind: str | None, limit: int, hub: Hub, output: Output) -> None:
     """List your jobs, the newest first; administrators see all."""
-    found = hub.jobs(state=state, limit=limit)
+    found = hub.jobs(state=state, kind=kind, limit=limit)
     rows = [
         [job.id, job.kind, job.state, _done(job), job.repository or "", job.created_at or ""]
         for job in found
@@ -41,10 +47,11 @@ def show(job_id: str, hub: Hub, output: Output) -> None:
         ["state", f"{job.state} {_done(job)}".strip()],
         *([["waits for", job.waits_for]] if job.waits_for else []),
         *([["error", job.error.message]] if job.error else []),
-        *([[name, str(value)] for name, value in (job.arguments or {}).items()]),
-        *([["result", str((job.result or {}).get("name", ""))]] if job.result else []),
-    ]
-    output.result({"job": job, "log": lines}, *table(rows), *(line.text for line in lines))
+        *([[name, _plain(value)] for name, value in (job.arguments or {}).items()
+           if value is not None]),
+    ]  # fmt: skip
+    told = [line.text for line in lines]
+    output.result({"job": job, "log": lines}, *table(rows), *told, *result_lines(job.result or {}))
 
 
 @jobs.command()
@@ -72,6 +79,13 @@ def retry(job_id: str, hub: Hub, output: Output) -> None:
     """Run a job again, from its beginning, that failed or was cancelled."""
     job = hub.running_job(job_id).retry()
     output.result(job, f"job {job.id} is {job.state}")
+
+
+def _plain(value: object) -> str:
+    """A value of an argument as a person writes it."""
+    if isinstance(value, list):
+        return ", ".join(map(_plain, value))
+    return json.dumps(value) if isinstance(value, bool | dict) else str(value)
 
 
 def _done(job: Job) -> str:

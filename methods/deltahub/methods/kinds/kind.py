@@ -1,7 +1,8 @@
 """The kinds of jobs that people start, and the arguments of each."""
 
 from abc import ABC, abstractmethod
-from typing import Annotated, ClassVar
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
@@ -45,3 +46,19 @@ class Arguments(BaseModel, ABC):
     @abstractmethod
     def inputs(self) -> tuple[str, ...]:
         """The revisions that the job reads, as `namespace/name[@revision]`."""
+
+
+def fault_text(error: Mapping[str, Any]) -> str:
+    """What is wrong with an argument, in words of this project. error: one of pydantic's."""
+    given, limits = error.get("input"), error.get("ctx") or {}
+    place = ".".join(map(str, error["loc"]))
+    where = f"{place}: " if place else ""
+    if error["type"] == "value_error":
+        return str(limits.get("error", error["msg"]))
+    if error["type"] == "too_short":
+        return f"{where}at least {limits['min_length']} are needed, not {limits['actual_length']}"
+    if error["type"] == "string_pattern_mismatch" and "/" in limits.get("pattern", ""):
+        return f"{where}{given!r} is no NAMESPACE/NAME"
+    if error["type"] == "string_pattern_mismatch":
+        return f"{where}{given!r} is not of the form {limits['pattern']}"
+    return f"{where}{error['msg']}, not {given!r}"

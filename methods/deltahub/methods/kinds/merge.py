@@ -1,5 +1,7 @@
 """The arguments of the job `merge`."""
 
+import re
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import (
@@ -24,6 +26,18 @@ Method = Literal[
 ]  # fmt: skip
 Rescaler = Literal["l1", "mean-l1", "tensor-l1", "l2", "tensor-l2"]
 COMPARE: Final = "compare"
+# Method -> the fields that say how it works; those of compare are for the methods that it runs.
+OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "emr": ("rescaler", "lossless"),
+    "average": ("scale",),
+    "task-arithmetic": ("scale",),
+    "ties": ("scale", "density"),
+    "iso-c": ("scale",),
+    "tsv-m": ("scale",),
+    "low-rank": ("rank",),
+    COMPARE: ("rescaler", "scale", "density", "rank", "budget", "eval"),
+}
+_ALL_OPTIONS: Final = ("rescaler", "lossless", "scale", "density", "rank", "budget", "eval")
 # Characters of all examples together.
 MAX_EVAL: Final = 1_000_000
 
@@ -117,11 +131,36 @@ class MergeArguments(Arguments):
             raise ValueError(f"the method {self.method} needs the name of a new repository")
         if sum(len(each.input) + len(each.expected) for each in self.eval or ()) > MAX_EVAL:
             raise ValueError(f"eval has more than {MAX_EVAL} characters")
-        if self.eval is not None and self.method != COMPARE:
-            raise ValueError("eval belongs to compare")
-        if self.lossless and self.method != "emr":
-            raise ValueError("lossless belongs to the method emr; the method lossless is exact")
+        fields = type(self).model_fields
+        for name in _ALL_OPTIONS:
+            is_set = getattr(self, name) != fields[name].default
+            if is_set and name not in OPTIONS.get(self.method, ()):
+                takers = [method for method, names in OPTIONS.items() if name in names]
+                raise ValueError(
+                    f"{name} says nothing to the method {self.method}, only to"
+                    f" {', '.join(takers)}: leave it out"
+                )
+        if self.device.startswith("cuda") and self.eval is None:
+            raise ValueError("device: merging runs on the CPU, and only compare with eval on a GPU")
+        self._check_tasks()
+        for pattern in self.exclude:
+            try:
+                re.compile(pattern)
+            except re.error as exc:
+                raise ValueError(f"exclude: {pattern!r} is no regular expression: {exc}") from exc
         return self
+
+    def _check_tasks(self) -> None:
+        if self.tasks is None:
+            return
+        if len(self.tasks) != len(self.models):
+            n_models = len(self.models)
+            raise ValueError(f"{len(self.tasks)} tasks for {n_models} models: name one for each")
+        for number, task in enumerate(self.tasks):
+            if task == "main":
+                raise ValueError("no task is named main, which is the branch of the whole merge")
+            if task in self.tasks[:number]:
+                raise ValueError(f"two tasks have the name {task}: each is a branch of its own")
 
     def inputs(self) -> tuple[str, ...]:
         return (self.base, *self.models)

@@ -17,11 +17,12 @@ _PARAMETERS: Final = {"weight", "density", "lambda", "normalize", "int8_mask", "
 MAX_BYTES: Final = 1 << 20
 
 
-def read_config(text: str) -> dict[str, Any]:
+def read_config(text: str, base: str | None = None) -> dict[str, Any]:
     """The arguments `method`, `base`, `models` and those of the method, from YAML text.
 
-    Names of models are those of this hub. CannotMerge for what would come out differently here: the
-    message names the key. ModuleNotFoundError without PyYAML.
+    base: counts where the text names none. Names of models are those of this hub. CannotMerge for
+    what would come out differently here: the message names the key. ModuleNotFoundError without
+    PyYAML.
     """
     import yaml
 
@@ -37,9 +38,12 @@ def read_config(text: str) -> dict[str, Any]:
     method = config.get("merge_method")
     if method not in METHODS:
         raise CannotMerge(f"merge_method {method!r}: one of {', '.join(METHODS)}")
-    base = config.get("base_model")
+    base = config.get("base_model", base)
     if not isinstance(base, str):
-        raise CannotMerge("base_model is missing: name the model that all were fine-tuned from")
+        raise CannotMerge(
+            "base_model is missing: name the model that all were fine-tuned from, there or by"
+            " --base"
+        )
     models, weights, densities = _models(config, base)
     shared = _parameters(config, "the configuration")
     arguments: dict[str, Any] = {"method": METHODS[method], "base": base, "models": models}

@@ -30,6 +30,13 @@ class Estimate(BaseModel):
     def sentences(self) -> list[str]:
         """What a person should know before the merge starts, the bytes first."""
         now, then = human_size(self.fine_tunes_bytes), human_size(self.merge_bytes)
+        if self.method == "lossless":
+            return [
+                f"the {self.n_tasks} fine-tunes take {now} now, as lossless deltas; the branches"
+                " are these fine-tunes, and share their deltas: nothing is added while they are"
+                " there",
+                self._effort(),
+            ]
         lines = [
             f"the {self.n_tasks} fine-tunes take {now} now, as lossless deltas;"
             f" the merge ({self.method}) will take about {then}: {human_size(self.main_bytes)} for"
@@ -45,8 +52,10 @@ class Estimate(BaseModel):
                 "the merge is larger than the fine-tunes, which are exact: merge for a model that"
                 " serves many tasks from one copy in memory, not to save space in the hub"
             )
-        lines.append(
+        return [*lines, self._effort()]
+
+    def _effort(self) -> str:
+        return (
             f"it reads {human_size(self.read_bytes)} in about {self.seconds:.0f} s, in at most"
             f" {human_size(self.memory_bytes)} of memory"
         )
-        return lines

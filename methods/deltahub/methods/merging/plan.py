@@ -13,6 +13,7 @@ CASTABLE: Final = ("F64", "F32", "F16", "BF16")
 MERGEABLE: Final = (*CASTABLE, "F8_E4M3", "F8_E5M2")
 # Below this share of the base's elements the models have too little in common to be fine-tunes.
 MIN_SHARED: Final = 0.5
+_EXCLUDED: Final = "its name is excluded"
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def _reason(
 ) -> str | None:
     """Why a tensor of the base is not merged; None if it is."""
     if any(pattern.search(info.name) for pattern in patterns):
-        return "its name is excluded"
+        return _EXCLUDED
     if info.dtype not in MERGEABLE:
         return f"its dtype is {info.dtype}"
     for task, tensors in tasks.items():
@@ -100,6 +101,10 @@ def _check_shared(
     name = max(why, key=lambda each: base[each].count)
     raise CannotMerge(
         f"only {shared} of the base's {total} elements can be merged; at least"
-        f" {MIN_SHARED:.0%} must be. The largest tensor that cannot is {name}: {why[name]}. Name"
-        " the model that all of the fine-tunes were made from as the base"
+        f" {MIN_SHARED:.0%} must be. The largest tensor that cannot is {name}: {why[name]}. "
+        + (
+            "Exclude less"
+            if why[name] == _EXCLUDED
+            else "Name the model that all of the fine-tunes were made from as the base"
+        )
     )

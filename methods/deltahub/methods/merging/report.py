@@ -63,9 +63,25 @@ class MergeReport(BaseModel):
     warnings: list[str]
     tasks: list[TaskReport]
 
+    options: dict[str, float | int | bool | str | list[str] | None] = Field(
+        default={}, description="What was asked for, besides the models: scale, rank and so on."
+    )
+
     @property
     def merge_bytes(self) -> int:
         return self.main_bytes + self.branches_bytes
+
+    def lines(self) -> list[str]:
+        """The report in short: bytes, and how each task came out."""
+        lines = [
+            f"it takes {human_size(self.merge_bytes)}: {human_size(self.main_bytes)} for main and"
+            f" {human_size(self.branches_bytes)} for the branches; the fine-tunes take"
+            f" {human_size(self.fine_tunes_bytes)} as lossless deltas"
+        ]
+        for task in self.tasks:
+            kept = "exact" if task.is_exact else f"error {task.relative_error:.3f}"
+            lines.append(f"{task.branch}: {task.model}, {kept}, {human_size(task.branch_bytes)}")
+        return lines + [f"warning: {each}" for each in self.warnings]
 
 
 N_WORST = 5
@@ -132,6 +148,8 @@ def to_markdown(report: MergeReport, name: str) -> str:
             f"| {task.branch} | {task.model} | {error} | {task.cosine:.3f} | {scale} | {mask} |"
             f" {human_size(task.fine_tune_bytes)} | {human_size(task.branch_bytes)} |"
         )
+    asked = [f"{name} {value}" for name, value in report.options.items() if value is not None]
+    lines += ["", f"Asked for: {', '.join(asked)}."] if asked else []
     lines += ["", *(f"- {warning}" for warning in report.warnings)]
     return "\n".join(lines).rstrip() + "\n"
 

@@ -81,8 +81,9 @@ def list_jobs(
     repository_id: int | None = None,
     limit: int = 100,
     before: str | None = None,
+    kind: str | None = None,
 ) -> list[JobInfo]:
-    """The caller's jobs, newest first; all jobs for a superuser.
+    """The caller's jobs, newest first; all jobs for a superuser. state, kind: only of this one.
 
     before: the id of the last job of an earlier page.
     """
@@ -91,6 +92,8 @@ def list_jobs(
     query = select(Job).order_by(Job.created_at.desc(), Job.id.desc()).limit(limit)
     if state is not None:
         query = query.where(Job.state == state)
+    if kind is not None:
+        query = query.where(Job.kind == kind)
     if repository_id is not None:
         query = query.where(Job.repository_id == repository_id)
     if caller is None:

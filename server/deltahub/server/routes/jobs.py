@@ -65,6 +65,7 @@ def list_jobs(
     hub: HubDep,
     caller: CallerDep,
     state: str | None = None,
+    kind: str | None = None,
     limit: _Limit = 100,
     before: str | None = None,
 ) -> JobsOut:
@@ -72,7 +73,7 @@ def list_jobs(
 
     `before`: the last id that you have.
     """
-    found = requests.list_jobs(hub.registry, caller, state, limit=limit, before=before)
+    found = requests.list_jobs(hub.registry, caller, state, kind=kind, limit=limit, before=before)
     return JobsOut(items=[_shown(job, is_whole=False) for job in found])
 
 

@@ -28,6 +28,7 @@ from deltahub.registry.maintenance.fsck.findings import CODES, Finding, Findings
 from deltahub.registry.maintenance.fsck.lost import check_lost
 from deltahub.registry.maintenance.fsck.objects import check_indexes, check_objects
 from deltahub.registry.maintenance.fsck.rows import check_rows
+from deltahub.registry.packs.reading.chain import VIEW_DEPTH
 from deltahub.registry.registry import Registry
 
 __all__ = ["CODES", "EXIT_CLEAN", "EXIT_ERROR", "EXIT_FINDINGS", "Finding", "fsck"]
@@ -89,4 +90,4 @@ def fsck(
 
 def _rows(reg: Registry) -> Findings:
     with reg.db.read() as session:
-        yield from check_rows(session, reg.settings.max_depth)
+        yield from check_rows(session, reg.settings.max_depth + VIEW_DEPTH)

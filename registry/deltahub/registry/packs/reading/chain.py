@@ -7,6 +7,9 @@ from deltahub.registry.errors import DataLost
 
 # Deltas in a chain. Far above every allowed depth, so a longer chain is a cycle in damaged rows.
 MAX_CHAIN = 32
+# Branches of a merge are masks over a unified tensor, which is a delta of the base's: two deltas
+# more than the longest chain that the hub makes by itself.
+VIEW_DEPTH = 2
 
 
 class TensorGone(DataLost):

@@ -9,7 +9,6 @@ import numpy.typing as npt
 from deltahub.codecs._native import widen_words
 from deltahub.codecs.dtypes import DType
 from deltahub.codecs.frames.nearness import U16, nearness, to_bf16
-from deltahub.codecs.protocol import Effort
 from deltahub.codecs.words import WORD_KINDS
 from deltahub.methods.errors import CannotMerge
 from deltahub.methods.kinds.merge import COMPARE
@@ -24,7 +23,7 @@ from deltahub.workers.jobs.merge.own_bytes import exact_bytes, fine_tune_bytes, 
 from deltahub.workers.jobs.merge.passes.make import check_memory, memory_needed
 from deltahub.workers.jobs.merge.passes.measure import Tensors, measure
 from deltahub.workers.jobs.merge.passes.outcomes import STATIC_METHODS, takes_parts
-from deltahub.workers.jobs.merge.passes.parts import BUFFER_BYTES, read_elements
+from deltahub.workers.jobs.merge.passes.parts import BUFFER_BYTES, check_finite, read_elements
 
 # The largest tensors are sampled, at their middle.
 N_SAMPLED: Final = 8
@@ -45,9 +44,8 @@ def check(context: ComputeContext, arguments: dict[str, Any]) -> dict[str, Any]:
     that are not merged, and if they are exact, "estimate": Estimate}
     """
     models = load_models(context, arguments)
+    _ = models.max_depth  # refuses a base whose chains are too long
     _refuse_equal_models(models)
-    if models.arguments.device.startswith("cuda") and models.arguments.eval is None:
-        raise CannotMerge("merging runs on the CPU: leave device out, or choose cpu")
     check_examples(context, models)
     memory = _check_memory(models)
     kept = sum(kept_bytes(context, models, task) for task in models.tasks)
@@ -90,8 +88,8 @@ def _refuse_equal_models(models: MergeModels) -> None:
             )
         if contents in known:
             raise CannotMerge(
-                f"{model.title} and {known[contents].title} are the same model: name each fine-tune"
-                " once"
+                f"{model.title} and {known[contents].title} have the same bytes in every tensor"
+                " that would be merged: name each fine-tune once"
             )
         known[contents] = model
 
@@ -132,7 +130,8 @@ def _estimate(
         for task, words in tensors.tasks.items():
             near[task].append(float(nearness(_bf16(tensors.dtype, words), compared)))
         started = time.monotonic()
-        found = measure(arguments, method, tensors, Effort.FAST, context.threads)
+        effort = context.registry.settings.effort
+        found = measure(arguments, method, tensors, effort, context.threads)
         duration_s += time.monotonic() - started
         sampled += len(tensors.base)
         main += found.n_bytes.get(MAIN, 0)
@@ -178,8 +177,12 @@ def _sample(context: ComputeContext, models: MergeModels, name: str) -> Tensors:
     def read(tensor: InputTensor) -> memoryview:
         return read_elements(context, tensor, dtype, first, count)
 
-    words = dict(zip(models.tasks, map(read, tasks), strict=True))
-    return Tensors(name, dtype, (count // columns, columns), read(base), words)
+    titles = [models.base.title, *(task.title for task in models.tasks.values())]
+    near, *tuned = map(read, [base, *tasks])
+    for each, title in zip([near, *tuned], titles, strict=True):
+        check_finite(WORD_KINDS[dtype], each, name, title)
+    words = dict(zip(models.tasks, tuned, strict=True))
+    return Tensors(name, dtype, (count // columns, columns), near, words)
 
 
 def _refuse_strangers(models: MergeModels, near: dict[str, list[float]]) -> None:

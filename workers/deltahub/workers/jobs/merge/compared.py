@@ -6,7 +6,7 @@ from typing import Any
 
 from deltahub.methods.kinds.merge import MergeArguments
 from deltahub.methods.merging import emr
-from deltahub.methods.merging.frontier import Candidate, compare, to_lines, to_svg
+from deltahub.methods.merging.frontier import Candidate, compare, to_svg
 from deltahub.methods.merging.report import fidelity
 from deltahub.workers.jobs.merge.passes.outcomes import STATIC_METHODS
 from deltahub.workers.jobs.merge.sums import sums_of_json
@@ -18,8 +18,8 @@ def compared(
     n_bytes: Mapping[str, Mapping[str, int]],
     sums: Mapping[str, Mapping[str, list[list[float]]]],
     accuracies: Mapping[str, Mapping[str, float]],
-) -> tuple[dict[str, Any], list[str]]:
-    """(result of the job, lines for a person). n_bytes, sums: by method, as steps return them."""
+) -> dict[str, Any]:
+    """The result of the job. n_bytes, sums: by method, as steps return them."""
     n_tasks = len(checked["files"]) - 1
     now: int = checked["estimate"]["fine_tunes_bytes"]
     candidates = [
@@ -56,8 +56,7 @@ def compared(
             )
         )
     result = compare(candidates, checked["files_bytes"], now, arguments.budget)
-    shown = {"comparison": result.model_dump(mode="json"), "picture": to_svg(result)}
-    return shown, to_lines(result)
+    return {"comparison": result.model_dump(mode="json"), "picture": to_svg(result)}
 
 
 def _mean(accuracies: Mapping[str, float] | None) -> float | None:

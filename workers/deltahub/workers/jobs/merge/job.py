@@ -47,9 +47,9 @@ def merge(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
     estimate = Estimate.model_validate(checked["estimate"])
     if arguments.method == COMPARE:
         return _compare(run, arguments, checked)
-    context.step("tell the cost", lambda: _tell(context, estimate.sentences()))
     if arguments.dry_run:
         return {"estimate": checked["estimate"]}
+    context.step("tell the cost", lambda: _tell(context, estimate.sentences()))
     tasks: list[str] = [ref for ref in checked["files"] if ref != _MAIN]
     # A branch is read, made, hashed and written: about as much work as a pass over one more model.
     share = (_MADE - _CHECKED) / (2 + len(tasks) + 1)
@@ -206,6 +206,4 @@ def _compare(run: _Run, arguments: MergeArguments, checked: dict[str, Any]) -> d
         given: dict[str, Any] = {"method": method, "scales": scales}
         path = f"{_HERE}.evaluate:evaluate"
         accuracies[method] = run.compute(f"evaluate {method}", path, given, (_MADE, 1))
-    result, lines = compared(arguments, checked, n_bytes, sums, accuracies)
-    run.context.step("tell the frontier", lambda: _tell(run.context, lines))
-    return result
+    return compared(arguments, checked, n_bytes, sums, accuracies)

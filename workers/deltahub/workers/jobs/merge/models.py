@@ -10,7 +10,7 @@ from deltahub.methods.kinds.merge import MergeArguments
 from deltahub.methods.merging.plan import MergePlan, plan_merge
 from deltahub.registry.errors import InvalidName, InvalidRequest
 from deltahub.registry.names import validate_ref
-from deltahub.registry.packs.reading.chain import MAX_CHAIN
+from deltahub.registry.packs.reading.chain import VIEW_DEPTH
 from deltahub.registry.results.asked import Granted, granted
 from deltahub.registry.results.inputs import InputModel, InputTensor
 from deltahub.workers.compute.context import ComputeContext
@@ -31,7 +31,8 @@ OTHER_WEIGHTS: Final = (
 class MergeModels:
     """base; tasks: branch of the result -> fine-tune; plan: which tensors are merged.
 
-    adapters: branch -> the adapter that its fine-tune was made from.
+    adapters: branch -> the adapter that its fine-tune was made from. longest_chain: of deltas that
+    the made tensors may end.
     """
 
     arguments: MergeArguments
@@ -40,12 +41,24 @@ class MergeModels:
     tasks: Mapping[str, InputModel]
     adapters: Mapping[str, InputModel]
     plan: MergePlan
+    longest_chain: int
 
     @property
     def max_depth(self) -> int:
-        """Of the made tensors: a mask is a delta of the unified tensor, and that of the base's."""
-        deepest = max((self.base.tensors[name].depth for name in self.plan.merged), default=0)
-        return min(deepest + 2, MAX_CHAIN - 1)
+        """Of the made tensors: a mask is a delta of the unified tensor, and that of the base's.
+
+        CannotMerge if the base itself is a branch of a merge.
+        """
+        deepest = max(self.plan.merged, key=lambda name: self.base.tensors[name].depth)
+        depth = self.base.tensors[deepest].depth + VIEW_DEPTH
+        if depth > self.longest_chain:
+            raise CannotMerge(
+                f"{self.base.title} is itself stored as differences, {deepest} of"
+                f" {depth - VIEW_DEPTH} others, and branches of this merge would need more than the"
+                f" hub's {self.longest_chain}: push the base's files to a new repository, and take"
+                " that as the base"
+            )
+        return depth
 
     def inputs(self, name: str) -> tuple[InputTensor, list[InputTensor]]:
         """A merged tensor: the base's, and that of each task."""
@@ -80,7 +93,8 @@ def load_models(context: ComputeContext, step: Mapping[str, Any]) -> MergeModels
     with time_limit(MATCHING_S, "matching the expressions of exclude"):
         plan = plan_merge(_infos(base), infos, arguments.exclude, scales)
     _check_dtypes(arguments, base, tasks, plan)
-    models = MergeModels(arguments, grant, base, tasks, adapters, plan)
+    longest = context.registry.settings.max_depth + VIEW_DEPTH
+    models = MergeModels(arguments, grant, base, tasks, adapters, plan, longest)
     context.memo["models"] = models
     return models
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from deltahub.methods.kinds.merge import OPTIONS
 from deltahub.methods.merging import emr
 from deltahub.methods.merging.report import (
     MergeReport,
@@ -115,6 +116,12 @@ def _report(
             fine_tune_bytes=fine_tune_bytes(context, models, task),
             branch_bytes=branch_bytes,
         )
+        absent = [name for name in models.base.tensors if name not in model.tensors]
+        if absent:
+            warnings.append(
+                f"{model.name} lacks {len(absent)} tensors of the base, such as {min(absent)}: they"
+                " are not merged, and its branch lacks them too"
+            )
         if is_static and kept:
             warnings.append(
                 f"{len(kept)} tensors of {model.name} are not merged, such as {min(kept)}: main has"
@@ -153,6 +160,11 @@ def _report(
         merged_elements=sum(counts.values()),
         warnings=warnings,
         tasks=tasks,
+        options={
+            name: list(value) if isinstance(value, tuple) else value
+            for name in (*OPTIONS.get(given.method, ()), "exclude")
+            if (value := getattr(given, name)) is not None
+        },
     )
 
 

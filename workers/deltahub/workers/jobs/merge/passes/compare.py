@@ -3,7 +3,6 @@
 from typing import Any, Final, get_args
 
 from deltahub.codecs.dtypes import DType
-from deltahub.codecs.protocol import Effort
 from deltahub.methods.kinds.merge import COMPARE, Method
 from deltahub.workers.compute.context import ComputeContext
 from deltahub.workers.jobs.merge.models import load_models
@@ -28,6 +27,8 @@ def compare(context: ComputeContext, arguments: dict[str, Any]) -> dict[str, Any
     total = sum(models.base.tensors[name].ref.size for name in names)
     done = sum(models.base.tensors[name].ref.size for name in names[:position])
     begin = done
+    # That of the store: low-rank factors are found by the efforts above the lowest alone.
+    effort = context.registry.settings.effort
     n_bytes: dict[str, dict[str, int]] = {method: {} for method in METHODS}
     sums: dict[str, dict[str, list[list[float]]]] = {method: {} for method in METHODS}
     while position < len(names) and done - begin < STEP_BYTES:
@@ -45,7 +46,7 @@ def compare(context: ComputeContext, arguments: dict[str, Any]) -> dict[str, Any
                                        strict=True):  # fmt: skip
                     reader.check_finite(each, name, title.title)
                 for method in METHODS:
-                    found = measure(models.arguments, method, tensors, Effort.FAST, context.threads)
+                    found = measure(models.arguments, method, tensors, effort, context.threads)
                     for ref, n in found.n_bytes.items():
                         n_bytes[method][ref] = n_bytes[method].get(ref, 0) + n
                     sums[method][name] = [each.to_list() for each in found.sums]

@@ -100,9 +100,15 @@ class PartReader:
 
     def check_finite(self, words: memoryview, name: str, model: str) -> None:
         """CannotMerge, which names tensor and model, for words that are infinite or NaN."""
-        n = count_infinite(self.kind, words)
-        if n:
-            raise CannotMerge(
-                f"{name} of {model} has infinite or NaN elements, {n} in one part of it: a merge"
-                " with them would spoil every task"
-            )
+        check_finite(self.kind, words, name, model)
+
+
+def check_finite(kind: int, words: memoryview, name: str, model: str) -> None:
+    """CannotMerge, which names tensor and model, for words that are infinite or NaN."""
+    n = count_infinite(kind, words)
+    if n:
+        raise CannotMerge(
+            f"{name} of {model} has infinite or NaN elements, {n} in one part of it: a merge with"
+            " them would spoil every task. Leave the model out, or exclude the tensor, so that each"
+            " task keeps its own"
+        )
