@@ -7,6 +7,7 @@ many other revisions will be re-planned, because these may be private to other u
 from functools import partial
 from typing import Any
 
+from deltahub.registry.cards.describe import describe
 from deltahub.registry.db.models import Revision
 from deltahub.registry.errors import DataLost
 from deltahub.registry.ingest.pipeline import Ingest
@@ -48,6 +49,8 @@ def ingest(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
         work.release()
         if not revision_exists(context, revision_id):
             return []
+        # The server wrote the facts after the commit, unless it died or a file could not be read.
+        describe(context.registry, context.reader, revision_id)
         return after_ingest(context.registry, context.reader, revision_id)
 
     context.step("tell relatives", queue_replans)
