@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
-from sqlalchemy import ColumnElement, Select, Subquery, literal, select, tuple_, union_all
+from sqlalchemy import ColumnElement, Select, Subquery, case, literal, select, tuple_, union_all
 
 from deltahub.registry.access.caller import Caller
 from deltahub.registry.access.parts import Part, readable_parts
@@ -29,7 +29,7 @@ ORDERS: Final[tuple[Order, ...]] = ("created", "changed", "downloads")
 MAX_PAGE = 1000
 # Rows that one page of a filtered list looks at, at first and in all.
 _FIRST_ROWS: Final = 500
-_MOST_ROWS: Final = 5000
+_MOST_ROWS: Final = 4000
 _CURSOR: Final = re.compile(r"(\d{1,18})-(\d{1,18})", re.ASCII)
 _Place: TypeAlias = tuple[int, int]
 _Rows: TypeAlias = Select[Repository, str, Revision | None]
@@ -98,11 +98,8 @@ def search(
     few = rarest(session, parts, filters)
     if few is None:
         return _walk(session, parts, filters, order, place, limit)
-    query = _listed(filters).where(Repository.id.in_(few), readable_repositories(caller))
-    ids = [each for part in parts for each in (part.namespaces or ())]
-    if namespace is not None:
-        query = query.where(Repository.namespace_id == ids[0][0])
-    query = _in_order(query, order, place).limit(limit + 1)
+    query = _listed(filters).where(Repository.id.in_(few), _apart(readable_repositories(caller)))
+    query = _in_order(query, order, place, is_walk=False).limit(limit + 1)
     items = _items(session, query)
     more = len(items) > limit
     return Found(items[:limit], items[limit - 1].cursor(order) if more else None)
@@ -164,7 +161,7 @@ def _walk(
         n_seen += n_rows
         if n_seen >= _MOST_ROWS:
             return Found(items, _cursor(after))
-        n_rows = max(_MOST_ROWS - n_seen, 1)
+        n_rows = min(2 * n_rows, max(_MOST_ROWS - n_seen, 1))
 
 
 def _window(parts: Sequence[Part], order: Order, after: _Place | None, n_rows: int) -> Subquery:
@@ -198,22 +195,33 @@ def _items(session: ReadSession, query: _Rows) -> list[Listed]:
     ]
 
 
-def _in_order(query: _Query, order: Order, after: _Place | None) -> _Query:
-    """The rows after a place, in the order of the list."""
+def _in_order(query: _Query, order: Order, after: _Place | None, *, is_walk: bool = True) -> _Query:
+    """The rows after a place, in the order of the list. is_walk: by the index of the order."""
+    place, row = _column(order), _int(Repository.id)
+    if not is_walk:
+        # An expression has no index, so the database sorts instead of walking all repositories.
+        place, row = place + 0, row + 0
     if order == "created":
         if after is not None:
-            query = query.where(Repository.id < after[1])
-        return query.order_by(Repository.id.desc())
-    place = _column(order)
+            query = query.where(row < after[1])
+        return query.order_by(row.desc())
     if after is not None:
-        query = query.where(tuple_(place, Repository.id) < tuple_(*after))
-    return query.order_by(place.desc(), Repository.id.desc())
+        query = query.where(tuple_(place, row) < tuple_(*after))
+    return query.order_by(place.desc(), row.desc())
+
+
+def _apart(condition: ColumnElement[bool]) -> ColumnElement[bool]:
+    """The condition as an expression, for which the database looks for no index."""
+    return case((condition, 1), else_=0) == 1
 
 
 def _column(order: Order) -> ColumnElement[int]:
     if order == "created":
         return literal(0)
-    column: Any = Repository.head_id if order == "changed" else Repository.downloads
+    return _int(Repository.head_id if order == "changed" else Repository.downloads)
+
+
+def _int(column: Any) -> ColumnElement[int]:
     found: ColumnElement[int] = column
     return found
 
