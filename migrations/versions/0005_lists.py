@@ -112,9 +112,9 @@ def _add_postgresql_names() -> None:
     except sa.exc.DBAPIError as exc:
         raise Unavailable(
             "the database needs PostgreSQL's extension pg_trgm, and the hub cannot add it"
-            f" ({' '.join(str(exc.orig).split())}): install PostgreSQL's contrib package on its machine, let"
-            " an administrator of the database run `CREATE EXTENSION pg_trgm` in it, and start"
-            " again"
+            f" ({' '.join(str(exc.orig).split())}): install PostgreSQL's contrib package on its"
+            " machine, let an administrator of the database run `CREATE EXTENSION pg_trgm` in it,"
+            " and start again"
         ) from exc
     for table in NAME_TABLES:
         op.execute(POSTGRESQL_NAMES.format(table=table))
