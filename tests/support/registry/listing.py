@@ -63,17 +63,18 @@ def make_models(reg: Registry, n: int = 40) -> tuple[list[Made], list[Caller | N
 
 def check_lists(reg: Registry, made: Sequence[Made], callers: Sequence[Caller | None]) -> int:
     """Every list has what it should have, in order; returns how many models were listed."""
-    n_listed = 0
+    n_listed = n_cases = 0
     for who in callers:
         for namespace in (None, "ann", "lab", "nobody"):
-            for words in ((), ("LLaMA",), ("l_9",), ("x-",), ("b/",), ("chat", "an"), ("é",)):
-                for tags in ((), ("alpha",), ("alpha", "beta"), ("none",)):
+            for words in ((), ("LLaMA",), ("l_9",), ("b/",), ("chat", "an"), ("é",)):
+                for tags in ((), ("alpha",), ("alpha", "beta")):
                     for order in ORDERS:
                         expected = _expected(reg, made, who, namespace, words, tags, order)
-                        for limit in (3, 100):
-                            found = _listed(reg, who, namespace, words, tags, order, limit)
-                            case = (who and who.name, namespace, words, tags, order, limit)
-                            assert found == expected, case
+                        n_cases += 1
+                        limit = (3, 7, 100)[n_cases % 3]
+                        found = _listed(reg, who, namespace, words, tags, order, limit)
+                        case = (who and who.name, namespace, words, tags, order, limit)
+                        assert found == expected, case
                         n_listed += len(expected)
     return n_listed
 

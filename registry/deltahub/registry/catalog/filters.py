@@ -11,7 +11,6 @@ from sqlalchemy import (
     String,
     and_,
     column,
-    exists,
     func,
     or_,
     select,
@@ -22,7 +21,7 @@ from sqlalchemy import (
 from deltahub.registry.access.parts import Part
 from deltahub.registry.catalog.model_tags import UNKNOWN
 from deltahub.registry.db.expressions import contains
-from deltahub.registry.db.models import Namespace, Repository
+from deltahub.registry.db.models import Namespace
 from deltahub.registry.db.session import ReadSession
 from deltahub.registry.db.tables.lists import ModelTag
 
@@ -46,14 +45,16 @@ class KeysFilter:
         """The repositories of a part, by an index."""
         return select(ModelTag.repository_id).where(self._is_one(), part.condition(ModelTag))
 
-    def condition(self) -> ColumnElement[bool]:
-        """True for a row of repositories."""
-        return exists().where(
+    def condition(self, row: Any) -> ColumnElement[bool]:
+        """True for a row with the columns of repositories."""
+        found = select(ModelTag.repository_id).where(
             self._is_one(),
-            ModelTag.is_private == Repository.is_private,
-            ModelTag.namespace_id == Repository.namespace_id,
-            ModelTag.repository_id == Repository.id,
+            ModelTag.is_private == row.is_private,
+            ModelTag.namespace_id == row.namespace_id,
+            ModelTag.repository_id == row.id,
         )
+        # With an offset PostgreSQL looks each row up; without it, it reads all rows of a tag.
+        return found.offset(0).exists()
 
     def _is_one(self) -> ColumnElement[bool]:
         return ModelTag.tag.in_([*sorted(self.keys), UNKNOWN])
@@ -83,9 +84,9 @@ class WordsFilter:
             return _in_sqlite(names, words, prefixes)
         return _in_postgresql(names, words, prefixes)
 
-    def condition(self) -> ColumnElement[bool]:
-        """True for a row of repositories joined with their namespaces."""
-        full_name = func.lower(Namespace.name + "/" + Repository.name)
+    def condition(self, row: Any) -> ColumnElement[bool]:
+        """True for a row with the columns of repositories, joined with its namespace."""
+        full_name = func.lower(Namespace.name + "/" + row.name)
         return and_(*(contains(full_name, word) for word in self.words))
 
 

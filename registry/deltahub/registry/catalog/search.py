@@ -18,7 +18,7 @@ from deltahub.registry.access.parts import Part, readable_parts
 from deltahub.registry.access.permissions import readable_repositories, role_for
 from deltahub.registry.catalog.filters import Filter, KeysFilter, WordsFilter, rarest
 from deltahub.registry.catalog.repositories import RepositoryInfo, as_info, with_heads
-from deltahub.registry.db.models import Repository, Revision
+from deltahub.registry.db.models import Namespace, Repository, Revision
 from deltahub.registry.db.session import ReadSession
 from deltahub.registry.errors import InvalidRequest
 from deltahub.registry.names import quoted
@@ -98,7 +98,11 @@ def search(
     few = rarest(session, parts, filters)
     if few is None:
         return _walk(session, parts, filters, order, place, limit)
-    query = _listed(filters).where(Repository.id.in_(few), _apart(readable_repositories(caller)))
+    query = with_heads().where(
+        Repository.id.in_(few),
+        _apart(readable_repositories(caller)),
+        *(each.condition(Repository) for each in filters),
+    )
     query = _in_order(query, order, place, is_walk=False).limit(limit + 1)
     items = _items(session, query)
     more = len(items) > limit
@@ -148,9 +152,7 @@ def _walk(
     n_rows = max(limit + 1, _FIRST_ROWS) if filters else limit + 1
     while True:
         window = _window(parts, order, after, n_rows)
-        query = _listed(filters).join(window, window.c.id == Repository.id)
-        query = query.order_by(window.c.place.desc(), window.c.id.desc())
-        items += _items(session, query.limit(limit + 1 - len(items)))
+        items += _load(session, _matching(session, window, filters, limit + 1 - len(items)))
         if len(items) > limit:
             return Found(items[:limit], items[limit - 1].cursor(order))
         last = select(window.c.place, window.c.id).offset(n_rows - 1)
@@ -164,28 +166,42 @@ def _walk(
         n_rows = min(2 * n_rows, max(_MOST_ROWS - n_seen, 1))
 
 
+def _matching(
+    session: ReadSession, window: Subquery, filters: Sequence[Filter], limit: int
+) -> list[int]:
+    """The ids of the first rows of a window that match, in its order."""
+    query = select(window.c.id).join(Namespace, Namespace.id == window.c.namespace_id)
+    query = query.where(*(each.condition(window.c) for each in filters))
+    query = query.order_by(window.c.place.desc(), window.c.id.desc()).limit(limit)
+    return list(session.scalars(query))
+
+
+def _load(session: ReadSession, ids: Sequence[int]) -> list[Listed]:
+    """The repositories of these ids, in their order."""
+    found = {
+        one.repository.id: one
+        for one in _items(session, with_heads().where(Repository.id.in_(ids)))
+    }
+    return [found[one] for one in ids]
+
+
 def _window(parts: Sequence[Part], order: Order, after: _Place | None, n_rows: int) -> Subquery:
-    """(place, id) of the next rows of the list, in its order."""
-    place = _column(order)
+    """The next rows of the list, in its order: place, id, and what filters compare."""
+    columns = (
+        _column(order).label("place"),
+        Repository.id,
+        Repository.namespace_id,
+        Repository.is_private,
+        Repository.name,
+    )
     selects = [
-        _in_order(
-            select(place.label("place"), Repository.id.label("id")).where(
-                part.condition(Repository)
-            ),
-            order,
-            after,
-        ).limit(n_rows)
+        _in_order(select(*columns).where(part.condition(Repository)), order, after).limit(n_rows)
         for part in parts
     ]
     if len(selects) == 1:
         return selects[0].subquery()
     every: Any = union_all(*(select(each.subquery()) for each in selects)).subquery()
-    query = select(every.c.place, every.c.id)
-    return query.order_by(every.c.place.desc(), every.c.id.desc()).limit(n_rows).subquery()
-
-
-def _listed(filters: Sequence[Filter]) -> _Rows:
-    return with_heads().where(*(each.condition() for each in filters))
+    return select(every).order_by(every.c.place.desc(), every.c.id.desc()).limit(n_rows).subquery()
 
 
 def _items(session: ReadSession, query: _Rows) -> list[Listed]:
