@@ -34,7 +34,7 @@ def reg(url: str, tmp_path: Path) -> Iterator[Registry]:
 def test_what_the_database_cannot_hold_is_refused(reg: Registry) -> None:
     ann = caller(reg, "bob")
     with pytest.raises(InvalidRequest, match="NUL"):
-        list_repositories(reg, ann, search="a\0b")
+        list_repositories(reg, ann, namespace="a\0b")
 
 
 def test_who_writes_waits_for_who_writes(reg: Registry, url: str) -> None:

@@ -1,14 +1,17 @@
-"""A job's result reveals nothing of repositories that its viewers may not read."""
+"""What ingest jobs leave behind: results that reveal nothing, and facts that a crash left out."""
 
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from deltahub.registry.cards.describe import load_facts
+from deltahub.registry.catalog.search import search
 from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.workers.context import JobContext
 from deltahub.workers.jobs.ingest import ingest
 from support.models import tiny_models as tiny
+from support.registry.commits import revision
 from support.registry.ingested import push_ingested
 from support.registry.opened import caller, opened_registry, push
 
@@ -38,3 +41,25 @@ def test_an_ingest_does_not_count_the_private_relatives_of_others(tmp_path: Path
             with reg.db.read() as session:
                 assert bool(session.query(Job).filter_by(kind="replan").count()) == is_related
     assert results[0] == results[1]
+
+
+def test_an_ingest_writes_the_facts_that_a_server_died_before_writing(tmp_path: Path) -> None:
+    with opened_registry(tmp_path) as reg:
+        # The commit alone, as it is when the server is killed right after it.
+        files = {
+            "README.md": b"---\ntags: [mine]\n---\n",
+            "a.safetensors": tiny.to_file(tiny.base()),
+        }
+        pushed = push(reg, caller(reg, "ann"), "ann/m", files)
+        head = revision(reg, "ann/m").id
+        with reg.db.write() as session:
+            assert load_facts(session, [head], with_files=False) == {}
+            job = session.get_one(Job, pushed.job_id)
+            job.state = "running"
+        ingest(JobContext(reg, FileReader(reg), job.id, at_once), job.payload)
+        with reg.db.read() as session:
+            facts = load_facts(session, [head], with_files=False)[head]
+            assert facts.tags == ["safetensors", "mine"]
+            assert facts.parameters == {"F32": sum(one.numel() for one in tiny.base().values())}
+            found = search(session, None, keys=[frozenset({"mine"})]).items
+            assert [one.name for one in found] == ["ann/m"]

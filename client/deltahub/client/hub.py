@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from deltahub.client.api.asking import Asking
 from deltahub.client.api.credentials import find_credentials
@@ -264,10 +264,17 @@ class Hub(Asking, History):
     # -- looking ---------------------------------------------------------------------------
 
     def list(
-        self, namespace: str | None = None, *, search: str | None = None
+        self,
+        namespace: str | None = None,
+        *,
+        search: str | None = None,
+        sort: Literal["created", "changed", "downloads"] = "created",
     ) -> Sequence[Repository]:
-        """Every repository that the caller may read."""
-        return [*self._api.list_repositories(namespace, search)]
+        """Every repository that the caller may read, the latest or the most downloaded first.
+
+        search: a part of the name.
+        """
+        return [*self._api.list_repositories(namespace, search, sort)]
 
     def repository(self, name: str) -> Repository:
         return self._api.get_repository(name)

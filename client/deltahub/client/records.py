@@ -31,6 +31,7 @@ class Repository:
     role: str | None = None
     created_at: str | None = None
     head: str | None = None
+    downloads: int = 0
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """State that all requests share: the open registry, caches, and limits on work at once."""
 
 import math
+import time
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -15,6 +16,8 @@ from fastapi import Depends, Request
 from deltahub.registry import File, Memo, cancellation
 from deltahub.registry.access import tokens
 from deltahub.registry.access.caller import ANONYMOUS, Caller
+from deltahub.registry.cards.describe import describe_marked
+from deltahub.registry.catalog.download_counts import DownloadCounts
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import Unauthorized
 from deltahub.registry.jobs.health import Health, Problem
@@ -52,6 +55,9 @@ SLOW_REPORT_S: Final = 3.0
 WATCHES: Final = 128
 SHARDS: Final = 8
 PUBLICATIONS: Final = 2
+# Heads whose facts are written at once, and the longest time for it, of each call of update_lists.
+_DESCRIBED: Final = 20
+_DESCRIBING_S: Final = 1.0
 # How long links still work after the token that they were signed for has ended: the cache time.
 _LINK_CACHE_S: Final = 1.0
 
@@ -82,6 +88,8 @@ class Hub:
     hot_bases: HotBases = field(init=False)
     reader: FileReader = field(init=False)
     signer: Signer = field(init=False)
+    downloads: DownloadCounts = field(default_factory=DownloadCounts, init=False)
+    _described: int = field(default=0, init=False)
     link_cache: Memo[Hashable, tuple[Caller | None, File | None]] = field(init=False)
     _sender_threads: Executor = field(init=False)
     _decode_slots: AbstractContextManager[object] = field(init=False)
@@ -269,6 +277,19 @@ class Hub:
         self.hot_bases.leave_room()
         if self.registry.cache is not None:
             self.registry.cache.leave_room()
+
+    def update_lists(self) -> None:
+        """Write the downloads that were counted, and facts that lack rows; call it at intervals.
+
+        Facts lack rows in a hub that an older release wrote, and after a crash or a failed read.
+        """
+        self.downloads.write(self.registry)
+        end = time.monotonic() + _DESCRIBING_S
+        while time.monotonic() < end:
+            after = describe_marked(self.registry, self.reader, self._described, _DESCRIBED)
+            self._described = after or 0
+            if after is None:
+                return
 
     def _reclaimable_bytes(self) -> int:
         cache = self.registry.cache

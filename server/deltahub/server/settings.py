@@ -74,8 +74,7 @@ class ServerSettings(EnvironmentSettings):
     max_headers_bytes: int = Field(
         default=32 << 20,
         ge=0,
-        description="Most bytes of safetensors headers that one answer holds, or that the hub "
-        "reads to count the parameters of one model.",
+        description="Most bytes of safetensors headers that one answer holds.",
     )
     lfs_part_bytes: int = Field(
         default=1 << 30,

@@ -318,7 +318,6 @@ def test_a_list_is_filtered_by_what_is_known_of_models(hub: RunningHub, many: li
     [
         ("sort=bogus", 400, ["bogus", "createdAt", "lastModified"]),
         ("sort=likes", 501, ["likes", "createdAt", "lastModified"]),
-        ("sort=downloads", 501, ["downloads"]),
         ("sort=trendingScore", 501, ["trendingScore"]),
         ("sort=createdAt&direction=1", 501, ["direction"]),
         ("apps=vllm", 501, ["apps"]),

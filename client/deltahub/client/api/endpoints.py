@@ -38,6 +38,8 @@ _QUERY_BATCH = 10_000
 # The largest recipe of the format, as in deltahub.codecs, which takes long to import.
 MAX_RECIPE: Final = 64 << 20
 _MAX_REPOSITORIES: Final = 1_000_000
+# What a page without repositories counts as: a search looks at some thousands for each page.
+_EMPTY_PAGE: Final = 100
 _COMMIT: Final = re.compile("[0-9a-f]{40}")
 _JOB_ID: Final = re.compile("[0-9A-Za-z_-]{1,64}")
 _NUMBER: Final = re.compile("[0-9]{1,18}")
@@ -79,7 +81,7 @@ class Api:
         return answer.read(partial(record, Withdrawal)) if answer.status == 202 else None
 
     def list_repositories(
-        self, namespace: str | None = None, search: str | None = None
+        self, namespace: str | None = None, search: str | None = None, sort: str | None = None
     ) -> Iterator[Repository]:
         """Every repository that the caller may read, page by page."""
         cursor: str | None = None
@@ -87,15 +89,21 @@ class Api:
         if namespace is not None:
             namespace_name(namespace)
         while True:
-            query = {"namespace": namespace, "search": search, "limit": 200, "cursor": cursor}
+            query = {
+                "namespace": namespace,
+                "search": search,
+                "limit": 200,
+                "cursor": cursor,
+                "sort": sort,
+            }
             answer = self.transport.call("GET", "/v1/repositories", query=query)
             page = answer.read(partial(items_of, Repository))
             yield from page
             cursor = answer.read(lambda value: field_of(value, "next_cursor", str | None))
             if not cursor:
                 return
-            n_found += len(page)
-            if not page or n_found > _MAX_REPOSITORIES:
+            n_found += len(page) or _EMPTY_PAGE
+            if n_found > _MAX_REPOSITORIES:
                 raise odd_answer(answer.request, "its pages do not end")
 
     def list_refs(self, name: str) -> list[Ref]:

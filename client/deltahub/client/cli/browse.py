@@ -1,5 +1,7 @@
 """`deltahub ls`, `deltahub rm` and `deltahub visibility`."""
 
+from typing import Any
+
 import click
 
 from deltahub.client.cli.output import Output, confirm, hub_options, split_revision, table
@@ -11,17 +13,29 @@ from deltahub.client.progress import count_of, human_size
 @click.command()
 @click.argument("name", metavar="[NAMESPACE | NAMESPACE/NAME[@REVISION]]", required=False)
 @click.option("--search", help="A part of the repository's name.")
+@click.option(
+    "--sort",
+    type=click.Choice(["created", "changed", "downloads"]),
+    default="created",
+    help="The newest, the last changed or the most downloaded first.",
+)
 @hub_options
-def ls(name: str | None, search: str | None, hub: Hub, output: Output) -> None:
+def ls(name: str | None, search: str | None, sort: Any, hub: Hub, output: Output) -> None:
     """List repositories, all or of one namespace; or the files of a repository."""
     if name is not None and "/" in name:
         _list_files(*split_revision(name), hub, output)
         return
-    found = hub.list(name, search=search)
+    found = hub.list(name, search=search, sort=sort)
     if not found and name is not None and not _is_namespace(name, hub):
         raise NotFound(f"there is no namespace {name} with a repository that you may read")
     rows = [
-        [each.name, "private" if each.private else "public", each.role or "", each.head or "empty"]
+        [
+            each.name,
+            "private" if each.private else "public",
+            each.role or "",
+            each.head or "empty",
+            count_of(each.downloads, "download"),
+        ]
         for each in found
     ]
     output.result({"items": found}, *(table(rows) if rows else ["no repositories"]))

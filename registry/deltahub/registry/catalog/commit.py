@@ -1,7 +1,7 @@
 """Commits: one transaction applies operations to a branch's head and makes a new revision."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy import select
 
@@ -129,8 +129,8 @@ def create_with_commit(
     _check_request(reg.settings, DEFAULT_BRANCH, operations, message, None, None)
     with reg.db.write() as session:
         made = add_repository(session, reg.settings, caller, name, private=private)
-        _commit(session, reg.settings, caller, name, DEFAULT_BRANCH, operations, message)
-    return made
+        first = _commit(session, reg.settings, caller, name, DEFAULT_BRANCH, operations, message)
+    return replace(made, head=first.commit)
 
 
 def _commit(

@@ -14,8 +14,6 @@ from deltahub.registry.errors import InvalidName, InvalidRequest, NotFound
 from deltahub.registry.names import quoted
 
 MAX_DECLARED = 300
-# A measured parent is shown as a base from this share of the weight bytes.
-MIN_BASE_SHARE = 0.5
 # Declares that a revision has no base. No repository can have this name.
 NO_BASE = "none"
 _KIND_OF_ROLE = {"adapter": "adapter", "merge": "merge", "export": "export"}

@@ -1,14 +1,14 @@
 """Which files of a revision tell about its model, found without loading its entries."""
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import ColumnElement, func, or_, select
 
-from deltahub.registry.db.expressions import by_code_point, contains
-from deltahub.registry.db.models import Entry, Revision
+from deltahub.registry.db.expressions import by_code_point, contains, total
+from deltahub.registry.db.models import Entry, File, Revision
 from deltahub.registry.db.session import ReadSession
 
 # A model with more files of weights than this has no number of parameters here.
@@ -18,17 +18,31 @@ _WHOLE: Final = ("model.safetensors", "adapter_model.safetensors")
 _SHARD: Final = re.compile(r"(?P<stem>[^/]+)-\d{5}-of-\d{5}\.safetensors")
 
 
+# Tags of file formats, and how the names of their files end.
+_FORMATS: Final[Mapping[str, tuple[str, ...]]] = {
+    "safetensors": (_SAFETENSORS,),
+    "gguf": (".gguf",),
+    # Not every .bin: trainers write training_args.bin beside weights of another format.
+    "pytorch": ("pytorch_model.bin", "pytorch_model.bin.index.json", "adapter_model.bin"),
+    "onnx": (".onnx",),
+    "tf": ("tf_model.h5", "tf_model.h5.index.json"),
+    "jax": ("flax_model.msgpack", "flax_model.msgpack.index.json"),
+    "tflite": (".tflite",),
+}
+
+
 @dataclass(frozen=True)
 class ModelFiles:
     """What the paths of a revision say. The same for ever, because a revision never changes.
 
-    weights: the paths of the files that hold the model's weights, each tensor once; empty without
-    safetensors files at the root, or with more than MAX_SHARDS.
+    formats: tags of the formats of its files. weights: the paths of the files that hold the model's
+    weights, each tensor once; empty without safetensors files at the root, or with more than
+    MAX_SHARDS.
     """
 
     n_entries: int
-    has_safetensors: bool
-    has_gguf: bool
+    n_bytes: int
+    formats: tuple[str, ...]
     weights: tuple[str, ...]
 
 
@@ -36,13 +50,16 @@ def find_model_files(session: ReadSession, revision: Revision) -> ModelFiles:
     """Look at the paths of a revision. The database reads n_entries of them, at most twice."""
     of_revision = Entry.revision_id == revision.id
     is_weights = _ends_with(_SAFETENSORS)
-    n_entries, n_safetensors, n_gguf = session.execute(
-        select(
-            func.count(), func.count().filter(is_weights), func.count().filter(_ends_with(".gguf"))
-        ).where(of_revision)
+    counts = [func.count().filter(or_(*map(_ends_with, endings))) for endings in _FORMATS.values()]
+    n_entries, n_bytes, *n_files = session.execute(
+        select(func.count(), total(File.size), *counts)
+        .select_from(Entry)
+        .join(File, File.id == Entry.file_id)
+        .where(of_revision)
     ).one()
+    formats = tuple(name for name, n in zip(_FORMATS, n_files, strict=True) if n)
     at_root: list[str] = []
-    if n_safetensors:
+    if "safetensors" in formats:
         at_root = list(
             session.scalars(
                 select(Entry.path)
@@ -53,7 +70,7 @@ def find_model_files(session: ReadSession, revision: Revision) -> ModelFiles:
         )
     is_sound = len(at_root) <= MAX_SHARDS
     weights = tuple(weight_paths(at_root)) if is_sound else ()
-    return ModelFiles(n_entries, n_safetensors > 0, n_gguf > 0, weights)
+    return ModelFiles(n_entries, n_bytes, formats, weights)
 
 
 def weight_paths(at_root: Collection[str]) -> list[str]:

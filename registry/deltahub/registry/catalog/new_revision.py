@@ -7,7 +7,9 @@ from datetime import datetime
 from sqlalchemy import insert
 
 from deltahub.registry.access.caller import Caller
+from deltahub.registry.access.repositories import DEFAULT_BRANCH
 from deltahub.registry.catalog import declared_base
+from deltahub.registry.catalog.model_tags import move_main
 from deltahub.registry.catalog.operations import Node, Tree
 from deltahub.registry.db.models import Entry, Ref, Repository, Revision, utc_now
 from deltahub.registry.db.session import WriteSession
@@ -79,6 +81,8 @@ def insert_revision(
         )
     else:
         session.get_one(Ref, (repository.id, "branch", ref)).revision_id = revision.id
+    if ref == DEFAULT_BRANCH:
+        move_main(session, repository, revision)
 
 
 def insert_alone(

@@ -11,6 +11,7 @@ from deltahub.registry.access import audit
 from deltahub.registry.access.caller import Caller
 from deltahub.registry.access.permissions import full_name
 from deltahub.registry.access.repositories import DEFAULT_BRANCH, load_repository
+from deltahub.registry.catalog.model_tags import move_main
 from deltahub.registry.db.models import Ref, Repository, Revision
 from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.errors import Conflict, InvalidRequest, RepositoryNotFound, RevisionNotFound
@@ -114,6 +115,8 @@ def create_ref(
         if find_ref(session, repository, kind, ref) is not None:
             raise Conflict(f"{name} has a {kind} {ref} already")
         session.add(Ref(repository_id=repository.id, kind=kind, name=ref, revision_id=target.id))
+        if (kind, ref) == ("branch", DEFAULT_BRANCH):
+            move_main(session, repository, target)
         audit.append(session, caller, "ref.create", name, {"kind": kind, "ref": ref})
         return RefInfo(kind, ref, target.commit)
 

@@ -10,20 +10,11 @@ from deltahub.registry.access import audit
 from deltahub.registry.access.caller import Caller, Role, require_writer
 from deltahub.registry.access.permissions import namespace_role, role_for, writable_namespaces
 from deltahub.registry.access.repositories import (
-    DEFAULT_BRANCH,
     domain_of,
     find_repository,
     load_repository,
 )
-from deltahub.registry.db.models import (
-    Entry,
-    File,
-    Namespace,
-    Ref,
-    Repository,
-    Revision,
-    utc_now,
-)
+from deltahub.registry.db.models import Entry, File, Namespace, Repository, Revision, utc_now
 from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.errors import Conflict, Forbidden, InvalidRequest, RepositoryExists
@@ -53,6 +44,7 @@ class RepositoryInfo:
     created_at: datetime
     head: str | None
     caller_role: Role
+    downloads: int
 
 
 def create_repository(
@@ -235,7 +227,7 @@ def _create(
     session.flush()
     audit.append(session, caller, "repository.create", name, {"is_private": private})
     caller_role = role_for(session, caller, namespace.id)
-    return as_info(repository, namespace.name, None, caller_role)
+    return as_info(repository, name, None, caller_role)
 
 
 def with_heads() -> Select[Repository, str, Revision | None]:
@@ -243,30 +235,27 @@ def with_heads() -> Select[Repository, str, Revision | None]:
     return (
         select(Repository, Namespace.name, Revision)
         .join(Namespace, Namespace.id == Repository.namespace_id)
-        .outerjoin(
-            Ref,
-            (Ref.repository_id == Repository.id)
-            & (Ref.kind == "branch")
-            & (Ref.name == DEFAULT_BRANCH),
-        )
-        .outerjoin(Revision, Revision.id == Ref.revision_id)
+        .outerjoin(Revision, Revision.id == Repository.head_id)
     )
 
 
 def _info(session: ReadSession, caller: Caller | None, repository: Repository) -> RepositoryInfo:
-    row = session.execute(with_heads().where(Repository.id == repository.id)).one()
-    return as_info(*row, role_for(session, caller, repository.namespace_id))
+    query = with_heads().where(Repository.id == repository.id)
+    found, namespace, head = session.execute(query).one()
+    role = role_for(session, caller, repository.namespace_id)
+    return as_info(found, f"{namespace}/{found.name}", head, role)
 
 
 def as_info(
-    repository: Repository, namespace: str, head: Revision | None, caller_role: Role
+    repository: Repository, name: str, head: Revision | None, caller_role: Role
 ) -> RepositoryInfo:
     return RepositoryInfo(
         id=repository.id,
-        name=f"{namespace}/{repository.name}",
+        name=name,
         is_private=repository.is_private,
         role=repository.role,
         created_at=repository.created_at,
         head=None if head is None else head.commit,
         caller_role=caller_role,
+        downloads=repository.downloads,
     )

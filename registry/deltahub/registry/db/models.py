@@ -79,7 +79,13 @@ class Repository(Base):
     __tablename__ = "repositories"
     __table_args__ = (
         UniqueConstraint("namespace_id", "name"),
-        Index("ix_repositories_newest", "namespace_id", "id"),
+        # Orders of lists, of all public repositories and of those of a namespace.
+        Index("ix_repositories_created", "is_private", "id"),
+        Index("ix_repositories_changed", "is_private", "head_id", "id"),
+        Index("ix_repositories_downloads", "is_private", "downloads", "id"),
+        Index("ix_repositories_created_in", "namespace_id", "is_private", "id"),
+        Index("ix_repositories_changed_in", "namespace_id", "is_private", "head_id", "id"),
+        Index("ix_repositories_downloads_in", "namespace_id", "is_private", "downloads", "id"),
     )
     id: Mapped[int] = mapped_column(Id, primary_key=True)
     namespace_id: Mapped[int] = mapped_column(ForeignKey("namespaces.id"))
@@ -88,6 +94,9 @@ class Repository(Base):
     is_private: Mapped[bool] = mapped_column(default=False)
     role: Mapped[str | None] = mapped_column(String(16))  # base|finetune|adapter|merge|export
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=utc_now)
+    # The revision at the head of main, 0 without one. catalog/model_tags.py keeps it.
+    head_id: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
+    downloads: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
 
 
 class Revision(Base):

@@ -6,7 +6,8 @@ from sqlalchemy import delete, func, select
 
 from deltahub.registry.access.caller import Caller
 from deltahub.registry.access.permissions import allowed, full_name
-from deltahub.registry.catalog.declared_base import MIN_BASE_SHARE, parent_edges
+from deltahub.registry.catalog.declared_base import parent_edges
+from deltahub.registry.catalog.model_tags import MIN_BASE_SHARE, write_keys
 from deltahub.registry.catalog.weights import is_safetensors, weight_tensors
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.models import (
@@ -77,6 +78,7 @@ def measure_lineage(session: WriteSession, revision_id: int) -> dict[int, float]
             )
         )
     session.flush()
+    write_keys(session, revision_id)
     return {parent: shares[parent] for parent in best}
 
 

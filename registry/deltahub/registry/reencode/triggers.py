@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping
 from sqlalchemy import exists, func, select
 
 from deltahub.registry.catalog import declared_base
+from deltahub.registry.catalog.model_tags import write_keys
 from deltahub.registry.catalog.weights import (
     has_weights,
     safetensors_files,
@@ -153,8 +154,9 @@ def resolve_absent_bases(session: WriteSession, target: Target) -> set[int]:
         if known is None:
             repository = session.get_one(Repository, revision.repository_id)
             declared_base.declare(session, repository, revision, base)
+        session.flush()
+        write_keys(session, revision.id)
         found.add(revision.id)
-    session.flush()
     return found
 
 

@@ -7,7 +7,8 @@ from sqlalchemy import select, update
 from deltahub.registry.access import audit
 from deltahub.registry.access.caller import Caller, require_writer
 from deltahub.registry.access.permissions import full_name
-from deltahub.registry.access.repositories import load_repository
+from deltahub.registry.access.repositories import DEFAULT_BRANCH, load_repository
+from deltahub.registry.catalog.model_tags import move_main
 from deltahub.registry.catalog.new_revision import (
     commit_id_of,
     insert_alone,
@@ -71,6 +72,9 @@ def delete_files(
                 .where(Ref.repository_id == repository.id, Ref.revision_id == old)
                 .values(revision_id=new)
             )
+        main = find_ref(session, repository, "branch", DEFAULT_BRANCH)
+        if main is not None:
+            move_main(session, repository, main)
         drop_unreachable(session, caller, repository, "file deleted", heirs)
         deleted = sorted(found.values())
         detail = {"files": deleted[:100], "n_files": len(deleted), "revisions": len(heirs)}

@@ -7,10 +7,11 @@ from sqlalchemy import delete, insert, literal, select
 
 from deltahub.registry.access import audit
 from deltahub.registry.access.caller import Caller
-from deltahub.registry.access.repositories import load_repository
+from deltahub.registry.access.repositories import DEFAULT_BRANCH, load_repository
 from deltahub.registry.access.visibility import sharing_domains
 from deltahub.registry.catalog import declared_base
 from deltahub.registry.catalog.commit import find_commit
+from deltahub.registry.catalog.model_tags import move_main
 from deltahub.registry.catalog.refs import RefInfo, find_ref
 from deltahub.registry.db.models import Entry, File, Ref, Repository, Revision, utc_now
 from deltahub.registry.db.session import ReadSession, WriteSession
@@ -86,6 +87,8 @@ def take_back(reg: Registry, caller: Caller | None, name: str, commit: str, bran
         session.add(
             Ref(repository_id=repository.id, kind="branch", name=branch, revision_id=head.id)
         )
+        if branch == DEFAULT_BRANCH:
+            move_main(session, repository, head)
         measure(session, repository.id)
         check_used(session, reg.settings, repository.namespace_id)
         detail = {"branch": branch, "revisions": len(chain)}

@@ -74,6 +74,7 @@ def _found(
         found = revision_of(request, session, repository, revision)
         entry = find_entry(session, found, unescaped(path))
     note_file(request, name, entry.path)
+    hub.downloads.note(repository, entry.path, client_key(request, caller))
     file_name = quote(entry.path.rpartition("/")[2], safe="")
     headers = {
         "X-Repo-Commit": found.commit,

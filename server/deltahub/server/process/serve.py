@@ -1,13 +1,16 @@
 """A uvicorn server on a socket that is already bound."""
 
+import logging
 import socket
 import threading
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 from typing import Final
 
 import uvicorn
 
+from deltahub.registry.errors import RegistryError
 from deltahub.registry.packs.tensor_reader import RANGE_BYTES
 from deltahub.registry.registry import Registry
 from deltahub.server.app import create_app
@@ -23,9 +26,41 @@ from deltahub.server.streaming.metering import Traffic, metered_protocol
 # quarter of this, the thread of a download to a busy client sleeps about four times a run, which
 # costs a tenth of its time. More bytes would be held for every slow client, and come in bursts.
 UNSENT_BYTES: Final = RANGE_BYTES
-# Ticks of 0.1 s between checks of the free disk space. Nothing fills the space that hot bases leave
-# free in these 5 s.
-_TICKS_PER_DISK_CHECK: Final = 50
+# Ticks of 0.1 s between two times that a chore is done. Nothing fills the space that hot bases
+# leave free in these 5 s.
+_TICKS_PER_CHORE: Final = 50
+_END_S: Final = 5.0
+
+log = logging.getLogger(__name__)
+
+
+class _Chore:
+    """Work that is done again and again, each time in a thread.
+
+    A disk or a database that hangs must block neither requests nor the stop.
+    """
+
+    def __init__(self, name: str, work: Callable[[], None]) -> None:
+        self._name = name
+        self._work = work
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Do the work, unless it is still being done."""
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread.start()
+
+    def wait(self) -> None:
+        """Wait for the end of the work, but not for long."""
+        if self._thread is not None:
+            self._thread.join(_END_S)
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        except RegistryError as error:
+            log.warning("%s: %s", self._name, error)
 
 
 class HubServer(uvicorn.Server):
@@ -45,6 +80,7 @@ class HubServer(uvicorn.Server):
         has_worker: a worker is started together with the server.
         """
         self._on_signal = on_signal
+        self._registry = registry
         self.traffic = Traffic()
         proxies = Proxies(settings.trusted_proxies)
         total = connections_within(settings.max_connections)
@@ -53,7 +89,10 @@ class HubServer(uvicorn.Server):
         self._hub: Hub = app.state.hub
         if has_worker:
             self._hub.health.expect_worker()
-        self._disk_check: threading.Thread | None = None
+        self._chores = (
+            _Chore("room", self._hub.leave_room),
+            _Chore("lists", self._hub.update_lists),
+        )
         config = uvicorn.Config(
             AccessLog(app) if access_log else app,
             http=metered_protocol(self.traffic, self._limits, settings.idle_s),
@@ -81,6 +120,12 @@ class HubServer(uvicorn.Server):
             self.run(sockets=[listener])
         finally:
             self._hub.health.stop()
+            for chore in self._chores:
+                chore.wait()
+            # The last counts: nothing is served any more.
+            last = _Chore("downloads", partial(self._hub.downloads.write, self._registry))
+            last.start()
+            last.wait()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -88,15 +133,11 @@ class HubServer(uvicorn.Server):
             self._on_ready(url_of(sockets[0]))
 
     async def on_tick(self, counter: int) -> bool:
-        """Check the disk every 5 s, and idle connections. uvicorn calls this ten times a second."""
+        """Do chores every 5 s, and check idle connections. uvicorn calls this 10 times a second."""
         self._limits.end_idle_if_short()
-        if counter % _TICKS_PER_DISK_CHECK == 0 and (
-            self._disk_check is None or not self._disk_check.is_alive()
-        ):
-            # In a thread: a disk that hangs must block neither requests nor the stop.
-            leave_room = self._hub.leave_room
-            self._disk_check = threading.Thread(target=leave_room, name="room", daemon=True)
-            self._disk_check.start()
+        if counter % _TICKS_PER_CHORE == 0:
+            for chore in self._chores:
+                chore.start()
         return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:

@@ -90,6 +90,7 @@ def find_file(
         found = resolve_revision(session, repository, revision)
         entry = find_entry(session, found, path)
     note_file(request, name, path)
+    hub.downloads.note(repository, path, client_key(request, caller))
     return found.commit, entry
 
 

@@ -51,9 +51,15 @@ def list_repositories(
     part: Annotated[str | None, Query(alias="search", description="a part of the name")] = None,
     limit: Annotated[int, Query(ge=1, le=search.MAX_PAGE)] = 100,
     cursor: Annotated[str | None, Query(description="next_cursor of the page before")] = None,
+    sort: Annotated[
+        search.Order, Query(description="the newest, the last changed or the most downloaded first")
+    ] = "created",
 ) -> Response:
-    """List the repositories that the caller may read, newest first."""
-    page = search.list_repositories(hub.registry, caller, namespace, part, limit, cursor)
+    """List the repositories that the caller may read, newest first.
+
+    A page of a search may have fewer items than `limit`, or none, and still a next one.
+    """
+    page = search.list_repositories(hub.registry, caller, namespace, part, limit, cursor, sort)
     shown = [_shown(item) for item in page.items]
     return json_answer(RepositoryPage(items=shown, next_cursor=page.next_cursor))
 
@@ -131,4 +137,5 @@ def _shown(info: RepositoryInfo) -> RepositoryOut:
         role=info.caller_role,
         created_at=info.created_at,
         head=info.head,
+        downloads=info.downloads,
     )

@@ -7,6 +7,8 @@ from starlette.responses import Response
 
 from deltahub.registry.access.caller import require_writer
 from deltahub.registry.access.repositories import load_repository
+from deltahub.registry.cards.declared_base import declared_base, read_base_files
+from deltahub.registry.cards.describe import describe_commit
 from deltahub.registry.catalog import commit
 from deltahub.registry.catalog.commit import AddFile, DeleteFile, Operation
 from deltahub.registry.catalog.declared_base import DeclaredBase, find_declared
@@ -14,7 +16,6 @@ from deltahub.registry.catalog.history import author_name
 from deltahub.registry.catalog.pages.entries import ListedEntry, entry_pages
 from deltahub.registry.catalog.refs import resolve_revision
 from deltahub.server.body_limits import BoundedRoute
-from deltahub.server.cards.declared_base import declared_base, read_base_files
 from deltahub.server.hub import CallerDep, HubDep
 from deltahub.server.routes.files import RevisionQuery
 from deltahub.server.schemas.repositories import (
@@ -46,11 +47,13 @@ def create_commit(
     ]
     base = body.base
     if base is None:
-        base_files = read_base_files(hub, writer, full_name, operations)
-        base = declared_base(hub, writer, full_name, body.ref, base_files)
+        base_files = read_base_files(hub.registry, hub.reader, writer, full_name, operations)
+        base = declared_base(hub.registry, hub.reader, writer, full_name, body.ref, base_files)
     made = commit.commit(
         hub.registry, writer, full_name, body.ref, operations, body.message, body.parent, base
     )
+    if made.changed:
+        describe_commit(hub.registry, hub.reader, full_name, made.commit)
     return CommitOut.model_validate(made)
 
 

@@ -27,6 +27,7 @@ class RepositoryOut(Out):
     head: str | None = Field(
         description="commit of the branch `main`; null while the repository is empty"
     )
+    downloads: int
 
 
 class WithdrawalOut(Out):

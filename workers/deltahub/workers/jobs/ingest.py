@@ -7,6 +7,7 @@ many other revisions will be re-planned, because these may be private to other u
 from functools import partial
 from typing import Any
 
+from deltahub.registry.cards.describe import describe
 from deltahub.registry.db.models import Repository, Revision
 from deltahub.registry.errors import DataLost
 from deltahub.registry.ingest.pipeline import Ingest
@@ -54,6 +55,8 @@ def ingest(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
         repository_id = repository_of(context, revision_id)
         if repository_id is None:
             return []
+        # The server wrote the facts after the commit, unless it died or a file could not be read.
+        describe(context.registry, context.reader, revision_id)
         queued = after_ingest(context.registry, context.reader, revision_id)
         apply_rule(context.registry, repository_id)
         with context.registry.db.write() as session:

@@ -10,12 +10,13 @@ from starlette.responses import Response
 
 from deltahub.registry import Revision, cancellation
 from deltahub.registry.access.caller import Caller
+from deltahub.registry.cards.spent import Spent
 from deltahub.registry.catalog import search
-from deltahub.registry.catalog.search import Listed
 from deltahub.server.body_limits import BoundedRoute
-from deltahub.server.cards.spent import Spent
 from deltahub.server.hf.reading.model_info import (
     SIBLINGS,
+    ModelRows,
+    facts_of,
     list_json,
     load_rows,
     model_json,
@@ -33,6 +34,8 @@ _PAGE: Final = 100
 _MAX_PAGE: Final = 1000
 _MAX_EXAMINED: Final = 500  # most models that are examined for one page of a filtered list
 _MAX_TEXT: Final = 1 << 20  # bytes of JSON, without siblings, after which a page ends
+# Models whose cards are in memory at once: a card may have 256 KiB.
+_CARDS: Final = 20
 
 Expand = Annotated[list[str] | None, Query()]
 
@@ -51,6 +54,13 @@ class _Shape:
         if self.expand is not None:
             return name in self.expand
         return name == SIBLINGS and self.full
+
+    @property
+    def has_files(self) -> bool:
+        """Whether cards or configurations are shown."""
+        if self.expand is not None:
+            return not {"cardData", "config"}.isdisjoint(self.expand)
+        return self.full or self.card or self.config
 
 
 @dataclass
@@ -115,46 +125,46 @@ def _fill(
 ) -> bool:
     """Examine models until the page is full or has cost enough; whether no model is left."""
     spent = Spent(hub.settings.page_bytes, hub.settings.page_entries)
-    n_batch = min(page.size, _PAGE)
     while True:
+        n_batch = min(page.size - len(page.shown), _CARDS if shape.has_files else _PAGE)
         with hub.registry.db.read() as session:
-            batch = search.search(
-                session, caller, namespace=author, words=filters.words, order=filters.order,
-                after=page.after, limit=n_batch + 1,
+            found = search.search(
+                session, caller, namespace=author, words=filters.words,
+                keys=filters.keys(session, caller), order=filters.order, after=page.after,
+                limit=n_batch,
             )  # fmt: skip
-        for number, listed in enumerate(batch[:n_batch], 1):
+            rows = load_rows(
+                session, caller, [(one, one.head) for one in found.items], spent,
+                has_storage=shape.has("usedStorage"), has_files=shape.has_files,
+            )  # fmt: skip
+        for number, each in enumerate(rows, 1):
             cancellation.check()
-            _examine(hub, caller, page, listed, filters, shape, spent)
+            _examine(hub, page, each, filters, shape, spent)
+            page.after = each.listed.cursor(filters.order)
             if page.is_full or spent.is_over:
-                return number == len(batch)
-        if len(batch) <= n_batch:
+                return number == len(rows) and found.after is None
+        if found.after is None:
             return True
+        page.after = found.after
+        if len(rows) < n_batch:
+            return False  # the search has looked at enough for one page
 
 
 def _examine(
-    hub: Hub,
-    caller: Caller | None,
-    page: _Page,
-    listed: Listed,
-    filters: ModelFilter,
-    shape: _Shape,
-    spent: Spent,
+    hub: Hub, page: _Page, rows: ModelRows, filters: ModelFilter, shape: _Shape, spent: Spent
 ) -> None:
-    with hub.registry.db.read() as session:
-        has_storage = shape.has("usedStorage")
-        rows = load_rows(session, caller, listed, listed.head, spent, has_storage=has_storage)
-    info = model_json(hub, rows, spent)
+    facts = facts_of(hub, rows, spent)
+    info = model_json(rows, facts)
     page.n_examined += 1
-    page.after = listed.cursor(filters.order)
     if not filters.matches(info):
         return
     shown = list_json(
         info, full=shape.full, card=shape.card, config=shape.config, expand=shape.expand
     )
-    page.shown.append((shown, listed.head))
+    page.shown.append((shown, rows.revision))
     page.n_text += len(json_text(shown))
     if shape.has(SIBLINGS):
-        spent.n_entries += rows.files.paths.n_entries
+        spent.n_entries += facts.n_files
 
 
 def _pieces(hub: Hub, page: _Page, *, has_siblings: bool) -> Iterator[bytes]:

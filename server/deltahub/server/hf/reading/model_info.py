@@ -6,13 +6,13 @@ from typing import Any
 
 from deltahub.registry import ReadSession, Revision
 from deltahub.registry.access.caller import Caller
-from deltahub.registry.catalog.declared_base import DeclaredBase, find_declared, resolve_declared
+from deltahub.registry.cards.describe import facts_without_row, load_facts
+from deltahub.registry.cards.facts import NO_FACTS, Facts, shown_tags
+from deltahub.registry.cards.spent import Spent
 from deltahub.registry.catalog.entries import used_storage
 from deltahub.registry.catalog.pages.entries import ListedEntry, entry_pages, path_pages
 from deltahub.registry.catalog.search import Listed
-from deltahub.registry.lineage.measured import measured_bases
-from deltahub.server.cards.facts import NO_FILES, RevisionFiles, find_files, read_facts
-from deltahub.server.cards.spent import Spent
+from deltahub.registry.lineage.shown_bases import ShownBases, shown_bases
 from deltahub.server.hf.reading.entries import blob_id, lfs_pointer, utc_text
 from deltahub.server.hub import Hub
 from deltahub.server.streaming.long_answers import json_with_lists
@@ -23,50 +23,62 @@ SIBLINGS = "siblings"
 
 @dataclass(frozen=True)
 class ModelRows:
-    """Database rows of a model. revision: None if it is empty.
+    """What the database knows of a model at a revision. revision: None if it is empty.
 
-    used_storage: None if it is not shown. base: the declared base, if it is a model here and the
-    caller may read it. measured: names of the models that its weights were measured to derive from.
+    facts: None if they have no row. used_storage: None if it is not shown.
     """
 
     listed: Listed
     revision: Revision | None
-    files: RevisionFiles
+    facts: Facts | None
+    bases: ShownBases
     used_storage: int | None
-    base: DeclaredBase | None
-    measured: tuple[str, ...] = ()
 
 
 def load_rows(
     session: ReadSession,
     caller: Caller | None,
-    listed: Listed,
-    revision: Revision | None,
+    models: Sequence[tuple[Listed, Revision | None]],
     spent: Spent,
     *,
     has_storage: bool,
-) -> ModelRows:
-    """Load the rows of a model at a revision. has_storage: with the bytes that it uses."""
-    files = NO_FILES if revision is None else find_files(session, revision, spent)
-    base = None if revision is None else find_declared(session, caller, revision)
-    if base is not None and base.revision is None:
-        # A base that came after this revision is found by its name, until it is ingested.
-        is_known = revision is not None and revision.declared_base_revision_id is not None
-        if is_known or resolve_declared(session, caller, base.text) is None:
-            base = None
-    measured = () if revision is None else measured_bases(session, caller, revision)
-    used = None
-    if has_storage:
-        found = used_storage(session, listed.repository)
-        spent.n_entries += found.n_read
-        used = found.n_bytes
-    return ModelRows(listed, revision, files, used, base, measured)
+    has_files: bool,
+) -> list[ModelRows]:
+    """Load the rows of models, each at a revision, in a few queries for all.
+
+    has_storage: with the bytes that each uses, by a query each. has_files: with the card and the
+    configuration.
+    """
+    revisions = [revision for _, revision in models if revision is not None]
+    facts = load_facts(session, [each.id for each in revisions], with_files=has_files)
+    bases = shown_bases(session, caller, revisions)
+    rows = []
+    for listed, revision in models:
+        used = None
+        if has_storage:
+            found = used_storage(session, listed.repository)
+            spent.n_entries += found.n_read
+            used = found.n_bytes
+        if revision is None:
+            rows.append(ModelRows(listed, None, NO_FACTS, ShownBases(), used))
+            continue
+        row = ModelRows(listed, revision, facts.get(revision.id), bases[revision.id], used)
+        rows.append(row)
+    return rows
 
 
-def model_json(hub: Hub, rows: ModelRows, spent: Spent) -> dict[str, Any]:
-    """Return the JSON of a model without its siblings. Reads its card and other small files."""
+def facts_of(hub: Hub, rows: ModelRows, spent: Spent) -> Facts:
+    """Return the facts of a model, from its files if they have no row yet."""
+    if rows.facts is not None:
+        return rows.facts
+    assert rows.revision is not None, "an empty model has facts"
+    return facts_without_row(hub.registry, hub.reader, rows.revision, spent)
+
+
+def model_json(rows: ModelRows, facts: Facts) -> dict[str, Any]:
+    """Return the JSON of a model without its siblings."""
     repository, revision = rows.listed.repository, rows.revision
-    facts = read_facts(hub, rows.files, spent, rows.base, rows.measured)
+    tags, card = shown_tags(facts, rows.bases.declared, rows.bases.measured)
     changed_at = repository.created_at if revision is None else revision.created_at
     info: dict[str, Any] = {
         "_id": f"{repository.id:024x}",
@@ -76,9 +88,10 @@ def model_json(hub: Hub, rows: ModelRows, spent: Spent) -> dict[str, Any]:
         "private": repository.is_private,
         "gated": False,
         "disabled": False,
-        "downloads": 0,
+        "downloads": repository.downloads,
+        "downloadsAllTime": repository.downloads,
         "likes": 0,
-        "tags": facts.tags,
+        "tags": tags,
         "createdAt": utc_text(repository.created_at),
         "lastModified": utc_text(changed_at),
     }
@@ -86,8 +99,8 @@ def model_json(hub: Hub, rows: ModelRows, spent: Spent) -> dict[str, Any]:
         info["usedStorage"] = rows.used_storage
     if revision is not None:
         info["sha"] = revision.commit
-    if facts.card:
-        info["cardData"] = facts.card
+    if card:
+        info["cardData"] = card
     if facts.config:
         info["config"] = facts.config
     if facts.library:
@@ -106,7 +119,7 @@ def list_json(
     """Return the part of a model's JSON that a list shows, without siblings."""
     if expand is not None:
         return {key: info[key] for key in ("_id", "id", *expand) if key in info}
-    left_out = {"usedStorage", "safetensors", "disabled"}
+    left_out = {"usedStorage", "safetensors", "disabled", "downloadsAllTime"}
     if not full:
         left_out.add("author")
     if not (card or full):

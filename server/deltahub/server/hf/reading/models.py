@@ -8,14 +8,20 @@ from starlette.responses import JSONResponse, Response
 
 from deltahub.registry.access.permissions import require
 from deltahub.registry.access.repositories import DEFAULT_BRANCH, load_repository
+from deltahub.registry.cards.spent import Spent
 from deltahub.registry.catalog.history import ancestors, log
 from deltahub.registry.catalog.refs import RefInfo, find_ref, ref_pages
 from deltahub.registry.catalog.search import Listed
 from deltahub.server.body_limits import BoundedRoute
-from deltahub.server.cards.spent import Spent
 from deltahub.server.hf.reading.entries import utc_text
 from deltahub.server.hf.reading.lists import Expand
-from deltahub.server.hf.reading.model_info import SIBLINGS, load_rows, model_json, with_siblings
+from deltahub.server.hf.reading.model_info import (
+    SIBLINGS,
+    facts_of,
+    load_rows,
+    model_json,
+    with_siblings,
+)
 from deltahub.server.hf.reading.queries import check_expand_names
 from deltahub.server.hf.reading.revisions import revision_of
 from deltahub.server.hub import CallerDep, HubDep, NameDep
@@ -53,9 +59,13 @@ def get_model(
         else:
             found = revision_of(request, session, repository, revision)
         listed = Listed(repository, name, found)
-        rows = load_rows(session, caller, listed, found, spent, has_storage=has_storage)
-    info = model_json(hub, rows, spent)
-    if expand is not None:
+        (rows,) = load_rows(
+            session, caller, [(listed, found)], spent, has_storage=has_storage, has_files=True
+        )
+    info = model_json(rows, facts_of(hub, rows, spent))
+    if expand is None:
+        del info["downloadsAllTime"]
+    else:
         info = {key: info[key] for key in ("_id", "id", *expand) if key in info}
         if SIBLINGS not in expand:
             return JSONResponse(info)

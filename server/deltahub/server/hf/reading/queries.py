@@ -7,9 +7,12 @@ from typing import Any, Final
 
 from starlette.datastructures import QueryParams
 
+from deltahub.registry import ReadSession
+from deltahub.registry.access.caller import Caller
+from deltahub.registry.cards.card import RELATIONS
 from deltahub.registry.catalog import search
+from deltahub.registry.catalog.model_tags import MEASURED, keys_of_size, keys_of_tag
 from deltahub.registry.names import quoted
-from deltahub.server.cards.card import MEASURED, RELATIONS
 from deltahub.server.hf.errors import BadQuery, NotSupported
 
 _KNOWN: Final = (
@@ -19,19 +22,19 @@ _KNOWN: Final = (
 )  # fmt: skip
 _ORDERS: Final[Mapping[str, search.Order]] = {
     "createdAt": "created", "created_at": "created",
-    "lastModified": "changed", "last_modified": "changed",
+    "lastModified": "changed", "last_modified": "changed", "downloads": "downloads",
 }  # fmt: skip
-_SORTS: Final = "createdAt (the default) and lastModified, each the latest first"
-_UNCOUNTED: Final = frozenset({"likes", "downloads", "trendingScore", "trending_score"})
+_SORTS: Final = "createdAt (the default), lastModified and downloads, the latest or most first"
+_UNCOUNTED: Final = frozenset({"likes", "trendingScore", "trending_score"})
 _PROPERTIES: Final = (
-    "author", "cardData", "config", "createdAt", "disabled", "downloads", "gated", "lastModified",
-    "library_name", "likes", "pipeline_tag", "private", "safetensors", "sha", "siblings", "tags",
-    "usedStorage",
+    "author", "cardData", "config", "createdAt", "disabled", "downloads", "downloadsAllTime",
+    "gated", "lastModified", "library_name", "likes", "pipeline_tag", "private",
+    "safetensors", "sha", "siblings", "tags", "usedStorage",
 )  # fmt: skip
 # Accepted values of `expand`: clients ask for some by default. Unknown facts are left out.
 _ACCEPTED: Final = frozenset({"_id", "id", "modelId", "xetEnabled", *_PROPERTIES})
 _UNSUPPORTED: Final = frozenset(
-    "baseModels childrenModelCount downloadsAllTime evalResults gguf inference"
+    "baseModels childrenModelCount evalResults gguf inference"
     " inferenceProviderMapping mask_token model-index resourceGroup spaces transformersInfo"
     " trendingScore widgetData".split()
 )
@@ -50,11 +53,18 @@ class ModelFilter:
     """
 
     order: search.Order
-    words: str
+    words: tuple[str, ...]
     tags: frozenset[str]
     min_parameters: float | None
     max_parameters: float | None
     is_empty: bool
+
+    def keys(self, session: ReadSession, caller: Caller | None) -> list[frozenset[str]]:
+        """Return sets of keys: every model that matches has one key of each set."""
+        found = [keys_of_tag(session, caller, tag) for tag in sorted(self.tags)]
+        if self.min_parameters is not None or self.max_parameters is not None:
+            found.append(keys_of_size(self.min_parameters, self.max_parameters))
+        return [keys for keys in found if keys is not None]
 
     def matches(self, info: Mapping[str, Any]) -> bool:
         """Whether a model matches. If its number of parameters is unknown, no bound matches."""
@@ -92,9 +102,9 @@ def parse_query(params: QueryParams) -> ModelFilter:
     is_empty = _is_gated(params.get("gated")) or bool(
         params.get("inference") or params.get("inference_provider")
     )
-    words = " ".join(params.getlist("search"))
-    if len(words.split()) > _MAX_WORDS:
-        raise BadQuery(f"search has {len(words.split())} words, and at most {_MAX_WORDS} are taken")
+    words = tuple(word for text in params.getlist("search") for word in text.split())
+    if len(words) > _MAX_WORDS:
+        raise BadQuery(f"search has {len(words)} words, and at most {_MAX_WORDS} are taken")
     return ModelFilter(
         _order(params), words, frozenset(tags), min_parameters, max_parameters, is_empty
     )

@@ -13,15 +13,15 @@ from deltahub.codecs.files.json_bounds import json_fault
 from deltahub.codecs.files.safetensors import LENGTH_BYTES
 from deltahub.registry import Revision, cancellation
 from deltahub.registry.access.repositories import DEFAULT_BRANCH, load_repository
+from deltahub.registry.cards.facts import read_small
+from deltahub.registry.cards.headers import header_facts, header_size
+from deltahub.registry.cards.plain_values import MAX_NESTING, read_json
 from deltahub.registry.catalog.entries import EntryInfo, entries_at, find_entry
 from deltahub.registry.catalog.refs import resolve_revision
 from deltahub.registry.errors import InvalidRequest, LimitExceeded
 from deltahub.registry.names import quoted
 from deltahub.registry.packs.block_cache import ByteCache
 from deltahub.server.body_limits import BoundedRoute
-from deltahub.server.cards.facts import read_small
-from deltahub.server.cards.headers import header_facts, header_size
-from deltahub.server.cards.plain_values import MAX_NESTING, read_json
 from deltahub.server.hf.dispatch import unescaped
 from deltahub.server.hub import CallerDep, Hub, HubDep, NameDep
 from deltahub.server.streaming.client_slots import client_key
@@ -95,7 +95,7 @@ def _read_index(hub: Hub, entry: EntryInfo) -> _Index:
         return known
     not_one = InvalidRequest(f"{quoted(entry.path)} is no index of shards")
     with _PARSING:
-        data = read_small(hub, entry, _MAX_INDEX_BYTES)
+        data = read_small(hub.reader, entry, _MAX_INDEX_BYTES)
         if data is None:
             raise LimitExceeded(
                 f"{quoted(entry.path)} has {entry.size} bytes, an index at most {_MAX_INDEX_BYTES}:"
@@ -137,7 +137,7 @@ def _checked_sizes(hub: Hub, index_entry: EntryInfo, shards: Sequence[EntryInfo]
         for entry in shards:
             cancellation.check()
             if entry.sha256 not in sizes:
-                sizes[entry.sha256] = header_size(hub, entry)
+                sizes[entry.sha256] = header_size(hub.reader, entry)
             n_bytes += sizes[entry.sha256]
             if n_bytes > limit:
                 raise LimitExceeded(
@@ -147,7 +147,7 @@ def _checked_sizes(hub: Hub, index_entry: EntryInfo, shards: Sequence[EntryInfo]
                 )
         for entry in {entry.sha256: entry for entry in shards}.values():
             cancellation.check()
-            header_facts(hub, entry)
+            header_facts(hub.reader, entry)
     except InvalidSafetensors as error:
         raise InvalidRequest(f"{quoted(entry.path)} is no safetensors file: {error}") from error
     return sizes
@@ -172,6 +172,6 @@ def _pieces(
         # Read again, so that an answer that waits for its turn holds no rows.
         with hub.registry.db.read() as session:
             entry = find_entry(session, revision, place)
-        end = LENGTH_BYTES + header_size(hub, entry)
+        end = LENGTH_BYTES + header_size(hub.reader, entry)
         yield from hub.reader.stream_pieces(entry.file, LENGTH_BYTES, end)
         yield text

@@ -15,6 +15,10 @@ from starlette.responses import JSONResponse
 from deltahub.registry import cancellation
 from deltahub.registry.access.caller import Caller, require_writer
 from deltahub.registry.access.repositories import load_repository
+from deltahub.registry.cards.declared_base import BASE_FILES, declared_base
+from deltahub.registry.cards.describe import describe_commit
+from deltahub.registry.cards.facts import read_small
+from deltahub.registry.cards.plain_values import valid_text
 from deltahub.registry.catalog.commit import CommitResult, commit, ingest_again
 from deltahub.registry.catalog.entries import EntryInfo, entries_at
 from deltahub.registry.catalog.operations import (
@@ -35,9 +39,6 @@ from deltahub.registry.uploads.known_files import mark_missing
 from deltahub.registry.uploads.preflight import check_sizes
 from deltahub.registry.uploads.small_files import SmallFiles
 from deltahub.server.body_limits import BoundedRoute, streams_body
-from deltahub.server.cards.declared_base import BASE_FILES, declared_base
-from deltahub.server.cards.facts import read_small
-from deltahub.server.cards.plain_values import valid_text
 from deltahub.server.hf.dispatch import unescaped
 from deltahub.server.hf.errors import NotSupported
 from deltahub.server.hf.reading.entries import blob_id
@@ -157,7 +158,7 @@ def _ignore(hub: Hub, committed: str | None, there: EntryInfo | None) -> Ignore:
     """The parsed .gitignore of a commit, else of its branch. Raises IgnoreLimit."""
     text = committed or ""
     if committed is None and there is not None:
-        data = read_small(hub, there, MAX_IGNORE_BYTES)
+        data = read_small(hub.reader, there, MAX_IGNORE_BYTES)
         if data is None:
             raise IgnoreLimit(f"it has more than {MAX_IGNORE_BYTES >> 10} KiB")
         text = data.decode("utf-8", "replace")
@@ -207,10 +208,13 @@ def _commit(
     if not request.operations:
         raise InvalidRequest("the commit changes nothing: it names no file")
     files.flush()
-    base = declared_base(hub, writer, name, branch, request.base_files)
-    return commit(
+    base = declared_base(reg, hub.reader, writer, name, branch, request.base_files)
+    made = commit(
         reg, writer, name, branch, request.operations, request.message, request.parent, base
     )
+    if made.changed:
+        describe_commit(reg, hub.reader, name, made.commit)
+    return made
 
 
 def _line_error(number: int, line: bytes) -> str:

@@ -10,6 +10,8 @@ from starlette.responses import JSONResponse, Response
 from deltahub.registry.access.caller import NO_TOKEN, Caller, require_writer
 from deltahub.registry.access.organizations import namespaces_of
 from deltahub.registry.access.repositories import DEFAULT_BRANCH, load_repository
+from deltahub.registry.cards.describe import describe_commit
+from deltahub.registry.cards.front_matter import BadCard, front_matter
 from deltahub.registry.catalog import commit, refs, repositories, search
 from deltahub.registry.catalog.entries import used_storage
 from deltahub.registry.catalog.operations import AddFile
@@ -19,7 +21,6 @@ from deltahub.registry.names import git_attributes, quoted
 from deltahub.registry.retention import drop, rewrite
 from deltahub.registry.uploads.small_files import SmallFiles
 from deltahub.server.body_limits import BoundedRoute
-from deltahub.server.cards.front_matter import BadCard, front_matter
 from deltahub.server.hf.dispatch import unescaped
 from deltahub.server.hf.errors import NotSupported, refusal
 from deltahub.server.hf.reading.entries import utc_text
@@ -138,7 +139,7 @@ def list_own(hub: HubDep, caller: CallerDep, namespace: str | None = None) -> JS
                 "storage": used_storage(session, item.repository).n_bytes,
             }
             for one in listed
-            for item in search.search(session, caller, namespace=one, limit=_MAX_LISTED)
+            for item in search.search(session, caller, namespace=one, limit=_MAX_LISTED).items
         ]
     whole = sum(item["storage"] for item in found)
     for item in found:
@@ -283,7 +284,10 @@ def _create_with_commit(
     files.flush()
     first = [AddFile(".gitattributes", digest, len(data))]
     message = "initial commit"
-    return commit.create_with_commit(hub.registry, caller, name, first, message, private=private)
+    made = commit.create_with_commit(hub.registry, caller, name, first, message, private=private)
+    if made.head is not None:
+        describe_commit(hub.registry, hub.reader, name, made.head)
+    return made
 
 
 def _require_model(kind: str | None) -> None:

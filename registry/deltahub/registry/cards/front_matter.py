@@ -15,7 +15,7 @@ from typing import Any, Final
 import yaml
 from yaml.constructor import SafeConstructor
 
-from deltahub.server.cards.plain_values import MAX_NESTING, plain
+from deltahub.registry.cards.plain_values import MAX_NESTING, plain
 
 if not yaml.__with_libyaml__:
     raise ImportError(

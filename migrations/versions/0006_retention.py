@@ -5,8 +5,8 @@ from itertools import groupby
 import sqlalchemy as sa
 from alembic import op
 
-revision: str = "0005"
-down_revision: str | None = "0004"
+revision: str = "0006"
+down_revision: str | None = "0005"
 
 # SQLite generates ids only for columns of type INTEGER.
 ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")

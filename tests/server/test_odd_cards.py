@@ -13,8 +13,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deltahub.server.cards.front_matter import MAX_FRONT_BYTES, BadCard, front_matter
-from deltahub.server.cards.plain_values import MAX_NESTING, plain, read_json
+from deltahub.registry.cards.front_matter import MAX_FRONT_BYTES, BadCard, front_matter
+from deltahub.registry.cards.plain_values import MAX_NESTING, plain, read_json
 from support.service.hf_door import create_model, error_of, header, send_commit, small
 from support.service.hub import RunningHub
 
@@ -253,7 +253,7 @@ def test_what_cannot_be_read_is_read_once(
     hub.create("admin/odd-once")
     data = card("once: [" + "[]," * 300_000 + "]")
     hub.commit("admin/odd-once", {"README.md": data})
-    with caplog.at_level(logging.WARNING, "deltahub.server.cards.facts"):
+    with caplog.at_level(logging.WARNING, "deltahub.registry.cards.facts"):
         for _ in range(3):
             assert hub.call("GET", "/api/models?search=odd-once").status == 200
     (record,) = [one for one in caplog.records if sha256(data).hexdigest() in one.getMessage()]

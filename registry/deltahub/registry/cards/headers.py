@@ -8,10 +8,10 @@ from typing import Final
 
 from deltahub.codecs.errors import InvalidSafetensors
 from deltahub.codecs.files.safetensors import LENGTH_BYTES, header_length, parse_header
+from deltahub.registry.cards.spent import Spent
 from deltahub.registry.catalog.entries import EntryInfo
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.packs.block_cache import ByteCache
-from deltahub.server.cards.spent import Spent
-from deltahub.server.hub import Hub
 
 # Largest header that the hub shows or counts, in bytes. Downloads of the file have no such limit.
 MAX_HEADER_BYTES: Final = 16 << 20
@@ -31,18 +31,18 @@ class HeaderFacts:
     counts: Mapping[str, int]
 
 
-def header_size(hub: Hub, entry: EntryInfo) -> int:
+def header_size(reader: FileReader, entry: EntryInfo) -> int:
     """Return the bytes of a file's header, without the 8 before it. Raises InvalidSafetensors."""
     known = _CACHE.get(entry.sha256)
     if isinstance(known, HeaderFacts):
         return known.n_bytes
     if known is not None:
         raise InvalidSafetensors(known)
-    first = b"".join(hub.reader.stream_file(entry.file, 0, min(LENGTH_BYTES, entry.size)))
+    first = b"".join(reader.stream_file(entry.file, 0, min(LENGTH_BYTES, entry.size)))
     return header_length(first, entry.size) - LENGTH_BYTES
 
 
-def header_facts(hub: Hub, entry: EntryInfo, spent: Spent | None = None) -> HeaderFacts:
+def header_facts(reader: FileReader, entry: EntryInfo, spent: Spent | None = None) -> HeaderFacts:
     """Return the facts of a file's header, parsed once. Raises InvalidSafetensors.
 
     spent: counts the bytes that had to be read.
@@ -50,7 +50,7 @@ def header_facts(hub: Hub, entry: EntryInfo, spent: Spent | None = None) -> Head
     known = _CACHE.get(entry.sha256)
     if known is None:
         try:
-            known = _parsed(hub, entry)
+            known = _parsed(reader, entry)
             if spent is not None:
                 spent.n_bytes += known.n_bytes
         except InvalidSafetensors as error:
@@ -61,15 +61,15 @@ def header_facts(hub: Hub, entry: EntryInfo, spent: Spent | None = None) -> Head
     return known
 
 
-def _parsed(hub: Hub, entry: EntryInfo) -> HeaderFacts:
-    size = header_size(hub, entry)
+def _parsed(reader: FileReader, entry: EntryInfo) -> HeaderFacts:
+    size = header_size(reader, entry)
     if size > MAX_HEADER_BYTES:
         raise InvalidSafetensors(
             f"a header of {size} bytes is not shown, only up to {MAX_HEADER_BYTES}: read it from"
             " the file by a range"
         )
     with _PARSING:
-        head = b"".join(hub.reader.stream_file(entry.file, 0, LENGTH_BYTES + size))
+        head = b"".join(reader.stream_file(entry.file, 0, LENGTH_BYTES + size))
         counts: dict[str, int] = {}
         for tensor in parse_header(head, entry.size).tensors:
             counts[tensor.dtype] = counts.get(tensor.dtype, 0) + prod(tensor.shape)

@@ -7,29 +7,41 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
-from deltahub.registry import File, Landing
 from deltahub.registry.access.caller import Caller, require_writer
 from deltahub.registry.access.repositories import load_repository
 from deltahub.registry.access.visibility import readable_files
+from deltahub.registry.cards.card import (
+    ADAPTER,
+    CARD,
+    MAX_CARD_BYTES,
+    base_in_adapter,
+    base_in_card,
+)
+from deltahub.registry.cards.facts import read_small
+from deltahub.registry.cards.front_matter import BadCard, front_matter
+from deltahub.registry.cards.plain_values import read_json
 from deltahub.registry.catalog.entries import entries_at
 from deltahub.registry.catalog.operations import AddFile, Operation
 from deltahub.registry.catalog.refs import find_ref
+from deltahub.registry.db.models import File, Landing
+from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import EntryNotFound
 from deltahub.registry.landings.reader import LandingReader
+from deltahub.registry.registry import Registry
 from deltahub.registry.storage.base import ObjectNotFound
 from deltahub.registry.uploads.committable import complete_uploads
-from deltahub.server.cards.card import ADAPTER, CARD, MAX_CARD_BYTES, base_in_adapter, base_in_card
-from deltahub.server.cards.facts import read_small
-from deltahub.server.cards.front_matter import BadCard, front_matter
-from deltahub.server.cards.plain_values import read_json
-from deltahub.server.hub import Hub
 
 # The files that may name a base; no other file is read.
 BASE_FILES: Final = (CARD, ADAPTER)
 
 
 def declared_base(
-    hub: Hub, caller: Caller, name: str, branch: str, files: Mapping[str, bytes]
+    reg: Registry,
+    reader: FileReader,
+    caller: Caller,
+    name: str,
+    branch: str,
+    files: Mapping[str, bytes],
 ) -> str | None:
     """Return the base that the files of a commit name; None if none does.
 
@@ -41,13 +53,17 @@ def declared_base(
         return base
     base = _base_in_adapter_file(files[ADAPTER])
     card_names_base = (
-        base is not None and CARD not in files and _has_base(hub, caller, name, branch)
+        base is not None and CARD not in files and _has_base(reg, reader, caller, name, branch)
     )
     return None if card_names_base else base
 
 
 def read_base_files(
-    hub: Hub, caller: Caller | None, name: str, operations: Sequence[Operation]
+    reg: Registry,
+    reader: FileReader,
+    caller: Caller | None,
+    name: str,
+    operations: Sequence[Operation],
 ) -> dict[str, bytes]:
     """Return path -> bytes of the files of BASE_FILES that the operations add.
 
@@ -62,13 +78,13 @@ def read_base_files(
     if not wanted:
         return {}
     writer = require_writer(caller)
-    with hub.registry.db.read() as session:
+    with reg.db.read() as session:
         repository = load_repository(session, writer, name, "write")
         uploads = complete_uploads(session, writer, set(wanted.values()))
         known = readable_files(session, writer, repository, set(wanted.values()))
     found = {}
     for path, sha256 in wanted.items():
-        data = _read(hub, uploads.get(sha256), known.get(sha256))
+        data = _read(reg, reader, uploads.get(sha256), known.get(sha256))
         if data is not None:
             found[path] = data
     return found
@@ -84,23 +100,25 @@ def base_in_card_file(card: bytes) -> str | None:
     return base if fits else None
 
 
-def _read(hub: Hub, upload: Landing | None, file: File | None) -> bytes | None:
+def _read(
+    reg: Registry, reader: FileReader, upload: Landing | None, file: File | None
+) -> bytes | None:
     # The commit states a size too, but that one is checked later: use the sizes of the stored data.
     if upload is not None and upload.size <= MAX_CARD_BYTES:
         with suppress(ObjectNotFound):  # the upload was ingested or has expired meanwhile
-            return LandingReader(hub.registry, upload.id).read_at(0, upload.size)
+            return LandingReader(reg, upload.id).read_at(0, upload.size)
     if file is not None and file.size <= MAX_CARD_BYTES:
         with suppress(EntryNotFound):  # the file was deleted meanwhile
-            return b"".join(hub.reader.stream_file(file, 0, file.size))
+            return b"".join(reader.stream_file(file, 0, file.size))
     return None
 
 
-def _has_base(hub: Hub, caller: Caller, name: str, branch: str) -> bool:
+def _has_base(reg: Registry, reader: FileReader, caller: Caller, name: str, branch: str) -> bool:
     """Whether the card at the head of the branch names a base."""
-    with hub.registry.db.read() as session:
+    with reg.db.read() as session:
         head = find_ref(session, load_repository(session, caller, name, "write"), "branch", branch)
         card = None if head is None else entries_at(session, head, [CARD]).get(CARD)
-    data = None if card is None else read_small(hub, card, MAX_CARD_BYTES)
+    data = None if card is None else read_small(reader, card, MAX_CARD_BYTES)
     return data is not None and base_in_card_file(data) is not None
 
 

@@ -1,6 +1,6 @@
 """The fields of model cards: the base model and the tags that they stand for."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from deltahub.registry.errors import InvalidName
@@ -11,8 +11,6 @@ ADAPTER: Final = "adapter_config.json"
 MAX_CARD_BYTES: Final = 1 << 20
 # How a model relates to its base: the values of the card field `base_model_relation`.
 RELATIONS: Final = frozenset({"adapter", "finetune", "merge", "quantized"})
-# The relation in tags for bases that the hub measured from the weights; cards do not use it.
-MEASURED: Final = "measured"
 
 
 def base_in_card(card: Mapping[str, Any]) -> str | None:
@@ -21,7 +19,7 @@ def base_in_card(card: Mapping[str, Any]) -> str | None:
     first = named[0] if isinstance(named, list) and named else named
     if not isinstance(first, str) or not first.strip():
         return None
-    return _model_name(first)
+    return model_name(first)
 
 
 def base_in_adapter(config: Mapping[str, Any]) -> str | None:
@@ -41,30 +39,39 @@ def base_in_adapter(config: Mapping[str, Any]) -> str | None:
     return name
 
 
-def card_tags(
-    card: Mapping[str, Any], renamed: Mapping[str, str], relation_of_files: str | None = None
-) -> list[str]:
-    """Return the tags of a card, without repeats: its own, then those made from its fields.
-
-    renamed: bases that the card names by an old name -> their name now.
-    relation_of_files: what the files tell of the relation to the base, if the card does not: an
-    adapter has an adapter_config.json, a quantized model a .gguf file.
-    """
+def card_tags(card: Mapping[str, Any]) -> list[str]:
+    """Return the tags of a card except those of its bases: its own, then those of its fields."""
     tags = [str(tag) for tag in _as_list(card.get("tags"))]
     for field, prefix in (("language", ""), ("license", "license:"), ("datasets", "dataset:")):
         tags += [f"{prefix}{value}" for value in _as_list(card.get(field))]
-    named = [str(base) for base in _as_list(card.get("base_model"))]
-    bases = [renamed.get(_model_name(base), base) for base in named]
-    tags += [f"base_model:{base}" for base in bases]
+    return tags
+
+
+def bases_in_card(card: Mapping[str, Any]) -> list[str]:
+    """Return every base that a card names, as it names it."""
+    return [str(base) for base in _as_list(card.get("base_model"))]
+
+
+def relation_in_card(card: Mapping[str, Any], relation_of_files: str | None) -> str:
+    """Return how a model relates to its bases.
+
+    relation_of_files: what the files tell of it, if the card does not: an adapter has an
+    adapter_config.json, a quantized model a .gguf file.
+    """
     relation = card.get("base_model_relation")
-    if not isinstance(relation, str):
-        relation = relation_of_files or ("merge" if len(bases) > 1 else "finetune")
-    if bases:
-        tags += [f"base_model:{relation}:{base}" for base in bases]
-    return list(dict.fromkeys(tags))
+    if isinstance(relation, str):
+        return relation
+    return relation_of_files or ("merge" if len(bases_in_card(card)) > 1 else "finetune")
 
 
-def _model_name(text: str) -> str:
+def base_tags(bases: Sequence[str], relation: str) -> list[str]:
+    """Return the tags of a model's bases."""
+    tags = [f"base_model:{base}" for base in bases]
+    return tags + [f"base_model:{relation}:{base}" for base in bases]
+
+
+def model_name(text: str) -> str:
+    """Return the name of a model that a card names, perhaps by its address."""
     return text.strip().removeprefix("https://huggingface.co/").strip("/")
 
 

@@ -1,1 +1,0 @@
-"""Model cards: their front matter, and the bases, tags and facts that they declare."""
