@@ -14,7 +14,7 @@ from deltahub.registry.cards.describe import describe, describe_commit, describe
 from deltahub.registry.cards.facts import Facts, find_files, read_facts, shown_tags
 from deltahub.registry.cards.spent import Spent
 from deltahub.registry.cards.tasks import task_of
-from deltahub.registry.catalog.model_tags import UNKNOWN
+from deltahub.registry.catalog.lists.model_tags import UNKNOWN
 from deltahub.registry.db.models import File, Revision
 from deltahub.registry.db.tables.lists import ModelTag, RevisionFacts
 from deltahub.registry.downloads.file_reader import FileReader

@@ -10,8 +10,8 @@ from sqlalchemy.orm import undefer
 from deltahub.registry.access.repositories import find_repository
 from deltahub.registry.cards.facts import Facts, find_files, read_facts
 from deltahub.registry.cards.spent import Spent
+from deltahub.registry.catalog.lists.model_tags import UNKNOWN, write_keys
 from deltahub.registry.catalog.model_files import MAX_SHARDS
-from deltahub.registry.catalog.model_tags import UNKNOWN, write_keys
 from deltahub.registry.db.models import Repository, Revision
 from deltahub.registry.db.session import ReadSession
 from deltahub.registry.db.tables.lists import ModelTag, RevisionFacts
