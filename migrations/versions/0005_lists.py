@@ -137,7 +137,7 @@ def _fill() -> None:
         "UPDATE repositories SET head_id = coalesce((SELECT revision_id FROM refs WHERE"
         " repository_id = repositories.id AND kind = 'branch' AND refs.name = 'main'), 0)"
     )
-    # An empty tag marks a head whose facts are not known (catalog/model_tags.py).
+    # An empty tag marks a head whose facts are not known (catalog/lists/model_tags.py).
     op.execute(
         "INSERT INTO model_tags (tag, is_private, namespace_id, repository_id)"
         " SELECT '', is_private, namespace_id, id FROM repositories WHERE head_id != 0"

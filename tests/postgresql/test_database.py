@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import func, make_url, select, text
 
 from deltahub.registry import Registry
-from deltahub.registry.catalog.search import list_repositories
+from deltahub.registry.catalog.lists.search import list_repositories
 from deltahub.registry.db.models import Domain
 from deltahub.registry.db.session import Database
 from deltahub.registry.errors import InvalidRequest, Unavailable

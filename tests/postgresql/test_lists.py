@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import create_engine, make_url, text
 
 from deltahub.registry import Registry, Settings
-from deltahub.registry.catalog.search import list_repositories
+from deltahub.registry.catalog.lists.search import list_repositories
 from deltahub.registry.errors import Unavailable
 from support.registry.listing import check_lists, make_models
 from support.registry.opened import caller, opened_registry, push

@@ -34,5 +34,5 @@ async def look(server: HubServer) -> None:
     """Run the ticks of six seconds."""
     for tick in range(60):
         assert not await server.on_tick(tick)
-    assert server._disk_check is not None
-    server._disk_check.join(10)
+    for chore in server._chores:
+        chore.wait()

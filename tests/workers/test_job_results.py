@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from deltahub.registry.cards.describe import load_facts
-from deltahub.registry.catalog.search import search
+from deltahub.registry.catalog.lists.search import search
 from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.workers.context import JobContext

@@ -17,7 +17,7 @@ from deltahub.registry import File, Memo, cancellation
 from deltahub.registry.access import tokens
 from deltahub.registry.access.caller import ANONYMOUS, Caller
 from deltahub.registry.cards.describe import describe_marked
-from deltahub.registry.catalog.download_counts import DownloadCounts
+from deltahub.registry.catalog.lists.download_counts import DownloadCounts
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import Unauthorized
 from deltahub.registry.jobs.health import Health, Problem

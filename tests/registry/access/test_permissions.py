@@ -16,12 +16,12 @@ from deltahub.registry.access.permissions import allowed, require
 from deltahub.registry.access.repositories import load_repository
 from deltahub.registry.access.visibility import readable_tensors
 from deltahub.registry.catalog.commit import AddFile, commit
+from deltahub.registry.catalog.lists.search import list_repositories
 from deltahub.registry.catalog.repositories import (
     create_repository,
     delete_repository,
     get_repository,
 )
-from deltahub.registry.catalog.search import list_repositories
 from deltahub.registry.db.models import File, FileTensor, Hold, Tensor, utc_now
 from deltahub.registry.errors import Forbidden, RepositoryNotFound, Unauthorized, UploadNotFound
 from support.registry.opened import caller, opened_registry, push, sha256_of

@@ -10,11 +10,11 @@ from sqlalchemy import select, update
 from starlette.testclient import TestClient
 
 from deltahub.registry import Registry
-from deltahub.registry.cards.describe import describe, describe_marked, load_facts
+from deltahub.registry.cards.describe import describe, describe_commit, describe_marked, load_facts
 from deltahub.registry.cards.facts import Facts, find_files, read_facts, shown_tags
 from deltahub.registry.cards.spent import Spent
 from deltahub.registry.cards.tasks import task_of
-from deltahub.registry.catalog.model_tags import UNKNOWN
+from deltahub.registry.catalog.lists.model_tags import UNKNOWN
 from deltahub.registry.db.models import File, Revision
 from deltahub.registry.db.tables.lists import ModelTag, RevisionFacts
 from deltahub.registry.downloads.file_reader import FileReader
@@ -175,6 +175,21 @@ def test_facts_of_a_file_that_cannot_be_read_now_are_written_later(reg: Registry
         session.execute(update(File).values(landing_id=landing))
     assert describe(reg, FileReader(reg), found.id)
     assert (row(reg, found) is not None, marked(reg)) == (True, [])
+
+
+def test_a_commit_does_not_wait_for_the_headers_of_many_shards(reg: Registry) -> None:
+    shards = {f"model-{n:05}-of-00017.safetensors": header_of(1 + n) for n in range(17)}
+    found = head(reg, "ann/shards", shards)
+    describe_commit(reg, FileReader(reg), "ann/shards", found.commit)
+    assert (row(reg, found), len(marked(reg))) == (None, 1)
+    assert describe_marked(reg, FileReader(reg), 0, 10) is None
+    facts = row(reg, found)
+    assert facts is not None
+    assert facts.parameters == {"U8": sum(range(1, 18))}
+    few = head(reg, "ann/few", {"README.md": b"1"})
+    describe_commit(reg, FileReader(reg), "ann/few", few.commit)
+    assert row(reg, few) is not None
+    describe_commit(reg, FileReader(reg), "ann/gone", few.commit)
 
 
 def test_a_page_ends_after_the_cards_that_it_had_to_read(reg: Registry) -> None:

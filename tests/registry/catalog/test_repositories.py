@@ -8,12 +8,12 @@ from sqlalchemy import func, select
 
 from deltahub.registry import Caller, Registry
 from deltahub.registry.access import audit
+from deltahub.registry.catalog.lists.search import list_repositories
 from deltahub.registry.catalog.repositories import (
     create_repository,
     delete_repository,
     get_repository,
 )
-from deltahub.registry.catalog.search import list_repositories
 from deltahub.registry.db.models import Base, Entry, File, LineageEdge, Ref, Repository, Revision
 from deltahub.registry.errors import (
     Forbidden,

@@ -11,10 +11,10 @@ from benchmarks.scale.copies import Copy, write_copies
 from deltahub.registry import Registry
 from deltahub.registry.access.parts import readable_parts
 from deltahub.registry.cards.describe import describe_marked
-from deltahub.registry.catalog.filters import MOST_GATHERED, KeysFilter, WordsFilter, rarest
+from deltahub.registry.catalog.lists.filters import MOST_GATHERED, KeysFilter, WordsFilter, rarest
+from deltahub.registry.catalog.lists.search import ORDERS, Found, list_repositories, search
 from deltahub.registry.catalog.refs import create_ref
 from deltahub.registry.catalog.repositories import delete_repository, make_private, move_repository
-from deltahub.registry.catalog.search import ORDERS, Found, list_repositories, search
 from deltahub.registry.db.models import Repository
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import InvalidRequest

@@ -6,7 +6,7 @@ import pytest
 
 import deltahub.registry
 from deltahub.registry import Registry, Settings
-from deltahub.registry.catalog.search import list_repositories
+from deltahub.registry.catalog.lists.search import list_repositories
 from deltahub.registry.errors import DataLost
 from deltahub.registry.storage.base import StoreUnavailable
 from support.registry.opened import caller, opened_registry, push

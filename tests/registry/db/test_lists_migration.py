@@ -9,7 +9,7 @@ from sqlalchemy import text
 
 from deltahub.registry import Registry
 from deltahub.registry.access.repositories import find_repository
-from deltahub.registry.catalog.search import search
+from deltahub.registry.catalog.lists.search import search
 from support.registry.opened import DATABASE, caller, ensure_repository, opened_registry, push
 from support.service.hub import running_hub
 

@@ -10,7 +10,7 @@ from sqlalchemy import update
 from starlette.testclient import TestClient
 
 from deltahub.registry import Registry
-from deltahub.registry.catalog.search import list_repositories, search
+from deltahub.registry.catalog.lists.search import list_repositories, search
 from deltahub.registry.db.models import Tensor, utc_now
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.maintenance import clock

@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 from deltahub.client import Hub as Client
 from deltahub.registry import Registry
 from deltahub.registry.access.repositories import find_repository
-from deltahub.registry.catalog.download_counts import COUNT_ONCE_S, DownloadCounts
+from deltahub.registry.catalog.lists.download_counts import COUNT_ONCE_S, DownloadCounts
 from deltahub.registry.catalog.repositories import delete_repository, get_repository
 from deltahub.registry.db.models import Repository
 from deltahub.server.app import create_app

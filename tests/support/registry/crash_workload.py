@@ -28,8 +28,8 @@ from deltahub.registry import failpoints
 from deltahub.registry.access import bootstrap
 from deltahub.registry.access.caller import Caller
 from deltahub.registry.catalog.commit import AddFile, commit
+from deltahub.registry.catalog.lists.search import list_repositories
 from deltahub.registry.catalog.repositories import delete_repository
-from deltahub.registry.catalog.search import list_repositories
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.ingest import pipeline
 from deltahub.registry.ingest.make_public import make_public

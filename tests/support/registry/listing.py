@@ -11,7 +11,7 @@ from deltahub.registry.access import organizations
 from deltahub.registry.access.permissions import allowed
 from deltahub.registry.access.repositories import find_repository
 from deltahub.registry.cards.describe import describe_marked
-from deltahub.registry.catalog.search import ORDERS, Order, search
+from deltahub.registry.catalog.lists.search import ORDERS, Order, search
 from deltahub.registry.db.models import Repository
 from deltahub.registry.downloads.file_reader import FileReader
 from support.registry.opened import caller, ensure_repository, push

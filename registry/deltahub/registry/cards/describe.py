@@ -10,7 +10,8 @@ from sqlalchemy.orm import undefer
 from deltahub.registry.access.repositories import find_repository
 from deltahub.registry.cards.facts import Facts, find_files, read_facts
 from deltahub.registry.cards.spent import Spent
-from deltahub.registry.catalog.model_tags import UNKNOWN, write_keys
+from deltahub.registry.catalog.lists.model_tags import UNKNOWN, write_keys
+from deltahub.registry.catalog.model_files import MAX_SHARDS
 from deltahub.registry.db.models import Repository, Revision
 from deltahub.registry.db.session import ReadSession
 from deltahub.registry.db.tables.lists import ModelTag, RevisionFacts
@@ -25,13 +26,18 @@ log = logging.getLogger(__name__)
 _READ: Final[ByteCache[tuple[int, str], Facts]] = ByteCache(32 << 20)
 # Values as Python objects take about this many bytes for each byte of their text.
 _OBJECT_BYTES: Final = 8
+# The headers of more files of weights are not read while a client waits for its commit.
+_SHARDS_AT_COMMIT: Final = 16
 _MAX_INT: Final = (1 << 63) - 1
 
 
-def describe(reg: Registry, reader: FileReader, revision_id: int) -> bool:
+def describe(
+    reg: Registry, reader: FileReader, revision_id: int, max_shards: int = MAX_SHARDS
+) -> bool:
     """Write the facts of a revision, unless they are there; whether they are there now.
 
-    They are not if a file cannot be read at the moment, or the revision was deleted.
+    They are not if a file cannot be read at the moment, if the revision was deleted, or if its
+    weights are in more than max_shards files.
     """
     with reg.db.read() as session:
         revision = session.get(Revision, revision_id)
@@ -41,6 +47,8 @@ def describe(reg: Registry, reader: FileReader, revision_id: int) -> bool:
             files = find_files(session, revision, _unbounded())
         else:
             return True
+    if len(files.weights) > max_shards:
+        return False
     facts, is_whole = read_facts(reader, files, _unbounded())
     if not is_whole:
         return False
@@ -57,15 +65,20 @@ def describe(reg: Registry, reader: FileReader, revision_id: int) -> bool:
 
 
 def describe_commit(reg: Registry, reader: FileReader, name: str, commit: str) -> None:
-    """Write the facts of a commit that was just made. An error is logged: the ingest repeats it."""
+    """Write the facts of a commit that was just made, if that is quick.
+
+    Nothing is raised, because the commit is made. What fails here is repeated by the ingest.
+    """
     try:
         with reg.db.read() as session:
             repository = find_repository(session, name)
             found = None if repository is None else _find(session, repository, commit)
         if found is not None:
-            describe(reg, reader, found)
+            describe(reg, reader, found, _SHARDS_AT_COMMIT)
     except RegistryError as error:
         log.warning("commit=%s: its facts are not written yet: %s", commit, error)
+    except Exception:
+        log.exception("commit=%s: its facts are not written yet", commit)
 
 
 def describe_marked(reg: Registry, reader: FileReader, after: int, limit: int) -> int | None:

@@ -26,8 +26,8 @@ from deltahub.registry.cards.spent import OPENED_BYTES, Spent
 from deltahub.registry.cards.tasks import task_of
 from deltahub.registry.catalog.declared_base import DeclaredBase
 from deltahub.registry.catalog.entries import EntryInfo, entries_at
+from deltahub.registry.catalog.lists.model_tags import MEASURED
 from deltahub.registry.catalog.model_files import ModelFiles, find_model_files
-from deltahub.registry.catalog.model_tags import MEASURED
 from deltahub.registry.db.models import Revision
 from deltahub.registry.db.session import ReadSession
 from deltahub.registry.downloads.file_reader import FileReader

@@ -9,7 +9,7 @@ from sqlalchemy import insert
 from deltahub.registry.access.caller import Caller
 from deltahub.registry.access.repositories import DEFAULT_BRANCH
 from deltahub.registry.catalog import declared_base
-from deltahub.registry.catalog.model_tags import move_main
+from deltahub.registry.catalog.lists.model_tags import move_main
 from deltahub.registry.catalog.operations import Node, Tree
 from deltahub.registry.db.models import Entry, Ref, Repository, Revision, utc_now
 from deltahub.registry.db.session import WriteSession

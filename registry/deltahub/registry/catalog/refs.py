@@ -11,7 +11,7 @@ from deltahub.registry.access import audit
 from deltahub.registry.access.caller import Caller
 from deltahub.registry.access.permissions import full_name
 from deltahub.registry.access.repositories import DEFAULT_BRANCH, load_repository
-from deltahub.registry.catalog.model_tags import move_main
+from deltahub.registry.catalog.lists.model_tags import move_main
 from deltahub.registry.db.models import Ref, Repository, Revision
 from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.errors import Conflict, InvalidRequest, RepositoryNotFound, RevisionNotFound

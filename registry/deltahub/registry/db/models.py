@@ -94,7 +94,7 @@ class Repository(Base):
     is_private: Mapped[bool] = mapped_column(default=False)
     role: Mapped[str | None] = mapped_column(String(16))  # base|finetune|adapter|merge|export
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=utc_now)
-    # The revision at the head of main, 0 without one. catalog/model_tags.py keeps it.
+    # The revision at the head of main, 0 without one. catalog/lists/model_tags.py keeps it.
     head_id: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
     downloads: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
 

@@ -7,7 +7,7 @@ from sqlalchemy import delete, func, select
 from deltahub.registry.access.caller import Caller
 from deltahub.registry.access.permissions import allowed, full_name
 from deltahub.registry.catalog.declared_base import parent_edges
-from deltahub.registry.catalog.model_tags import MIN_BASE_SHARE, write_keys
+from deltahub.registry.catalog.lists.model_tags import MIN_BASE_SHARE, write_keys
 from deltahub.registry.catalog.weights import is_safetensors, weight_tensors
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.models import (

@@ -8,7 +8,7 @@ from sqlalchemy import select, tuple_
 from deltahub.registry.access.caller import Caller
 from deltahub.registry.access.permissions import readable_repositories
 from deltahub.registry.catalog.declared_base import DeclaredBase, resolve_declared
-from deltahub.registry.catalog.model_tags import MIN_BASE_SHARE
+from deltahub.registry.catalog.lists.model_tags import MIN_BASE_SHARE
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.models import LineageEdge, Namespace, Repository, Revision
 from deltahub.registry.db.session import ReadSession

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from sqlalchemy import exists, func, select
 
 from deltahub.registry.catalog import declared_base
-from deltahub.registry.catalog.model_tags import write_keys
+from deltahub.registry.catalog.lists.model_tags import write_keys
 from deltahub.registry.catalog.weights import (
     has_weights,
     safetensors_files,

@@ -8,7 +8,8 @@ from starlette.responses import JSONResponse, Response
 
 from deltahub.registry.access.caller import Caller
 from deltahub.registry.access.repositories import load_repository
-from deltahub.registry.catalog import refs, repositories, search
+from deltahub.registry.catalog import refs, repositories
+from deltahub.registry.catalog.lists import search
 from deltahub.registry.catalog.repositories import RepositoryInfo
 from deltahub.registry.ingest import make_public
 from deltahub.registry.reencode.withdraw import Change, withdraw

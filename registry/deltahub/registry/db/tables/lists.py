@@ -29,7 +29,7 @@ class RevisionFacts(Base):
 
 
 class ModelTag(Base):
-    """A key by which filters find a repository (catalog/model_tags.py): of the head of its main.
+    """A key by which filters find a repository, of the head of its main (lists/model_tags.py).
 
     is_private and namespace_id repeat those of the repository, so that a search reads the tags of
     readable repositories alone. Triggers keep them equal (migration 0005).

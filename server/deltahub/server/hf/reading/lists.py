@@ -11,7 +11,7 @@ from starlette.responses import Response
 from deltahub.registry import Revision, cancellation
 from deltahub.registry.access.caller import Caller
 from deltahub.registry.cards.spent import Spent
-from deltahub.registry.catalog import search
+from deltahub.registry.catalog.lists import search
 from deltahub.server.body_limits import BoundedRoute
 from deltahub.server.hf.reading.model_info import (
     SIBLINGS,

@@ -10,8 +10,8 @@ from deltahub.registry.cards.describe import facts_without_row, load_facts
 from deltahub.registry.cards.facts import NO_FACTS, Facts, shown_tags
 from deltahub.registry.cards.spent import Spent
 from deltahub.registry.catalog.entries import used_storage
+from deltahub.registry.catalog.lists.search import Listed
 from deltahub.registry.catalog.pages.entries import ListedEntry, entry_pages, path_pages
-from deltahub.registry.catalog.search import Listed
 from deltahub.registry.lineage.shown_bases import ShownBases, shown_bases
 from deltahub.server.hf.reading.entries import blob_id, lfs_pointer, utc_text
 from deltahub.server.hub import Hub

@@ -10,8 +10,8 @@ from deltahub.registry.access.permissions import require
 from deltahub.registry.access.repositories import DEFAULT_BRANCH, load_repository
 from deltahub.registry.cards.spent import Spent
 from deltahub.registry.catalog.history import ancestors, log
+from deltahub.registry.catalog.lists.search import Listed
 from deltahub.registry.catalog.refs import RefInfo, find_ref, ref_pages
-from deltahub.registry.catalog.search import Listed
 from deltahub.server.body_limits import BoundedRoute
 from deltahub.server.hf.reading.entries import utc_text
 from deltahub.server.hf.reading.lists import Expand

@@ -10,8 +10,8 @@ from starlette.datastructures import QueryParams
 from deltahub.registry import ReadSession
 from deltahub.registry.access.caller import Caller
 from deltahub.registry.cards.card import RELATIONS
-from deltahub.registry.catalog import search
-from deltahub.registry.catalog.model_tags import MEASURED, keys_of_size, keys_of_tag
+from deltahub.registry.catalog.lists import search
+from deltahub.registry.catalog.lists.model_tags import MEASURED, keys_of_size, keys_of_tag
 from deltahub.registry.names import quoted
 from deltahub.server.hf.errors import BadQuery, NotSupported
 

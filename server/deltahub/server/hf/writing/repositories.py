@@ -12,8 +12,9 @@ from deltahub.registry.access.organizations import namespaces_of
 from deltahub.registry.access.repositories import DEFAULT_BRANCH, load_repository
 from deltahub.registry.cards.describe import describe_commit
 from deltahub.registry.cards.front_matter import BadCard, front_matter
-from deltahub.registry.catalog import commit, refs, repositories, search
+from deltahub.registry.catalog import commit, refs, repositories
 from deltahub.registry.catalog.entries import used_storage
+from deltahub.registry.catalog.lists import search
 from deltahub.registry.catalog.operations import AddFile
 from deltahub.registry.errors import Conflict, RepositoryExists, Unauthorized
 from deltahub.registry.ingest import make_public

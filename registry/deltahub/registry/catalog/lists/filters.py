@@ -19,7 +19,7 @@ from sqlalchemy import (
 )
 
 from deltahub.registry.access.parts import Part
-from deltahub.registry.catalog.model_tags import UNKNOWN
+from deltahub.registry.catalog.lists.model_tags import UNKNOWN
 from deltahub.registry.db.expressions import contains
 from deltahub.registry.db.models import Namespace
 from deltahub.registry.db.session import ReadSession
@@ -37,7 +37,7 @@ Ids: TypeAlias = Select[int]
 
 @dataclass(frozen=True)
 class KeysFilter:
-    """Repositories with one of these keys (catalog/model_tags.py), and those without known keys."""
+    """Repositories with one of these keys (model_tags.py), and those without known keys."""
 
     keys: frozenset[str]
 

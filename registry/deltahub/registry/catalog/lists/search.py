@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, Select, Subquery, case, literal, select, t
 from deltahub.registry.access.caller import Caller
 from deltahub.registry.access.parts import Part, readable_parts
 from deltahub.registry.access.permissions import readable_repositories, role_for
-from deltahub.registry.catalog.filters import Filter, KeysFilter, WordsFilter, rarest
+from deltahub.registry.catalog.lists.filters import Filter, KeysFilter, WordsFilter, rarest
 from deltahub.registry.catalog.repositories import RepositoryInfo, as_info, with_heads
 from deltahub.registry.db.models import Namespace, Repository, Revision
 from deltahub.registry.db.session import ReadSession
@@ -84,7 +84,7 @@ def search(
     """Repositories that the caller may read, the latest or most downloaded first.
 
     words: the full name must contain each, in any case. keys: the repository must have one key of
-    each set (catalog/model_tags.py). after: the cursor of the page before; InvalidRequest for
+    each set (model_tags.py). after: the cursor of the page before; InvalidRequest for
     another text. A repository that moves in the order between two pages may be listed again.
     """
     named = WordsFilter(tuple(word.lower() for word in words))

@@ -1,0 +1,1 @@
+"""Lists of repositories: their orders, filters and keys, and the downloads that they count."""
