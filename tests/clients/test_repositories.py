@@ -192,28 +192,6 @@ result = {
     "shown": hf_hub_download(name, "w.safetensors", token=nobody),
 }
 """
-HISTORY = """
-from huggingface_hub import HfApi, hf_hub_download
-api = HfApi()
-api.create_repo(name)
-put = lambda path, data: api.upload_file(repo_id=name, path_or_fileobj=data, path_in_repo=path)
-put("kept.safetensors", b"kept" * 5000)
-leaked = put("secret.safetensors", b"secret" * 5000).oid
-put("note.txt", b"a note")
-secret = [one for one in api.list_lfs_files(name) if one.filename == "secret.safetensors"]
-api.permanently_delete_lfs_files(name, secret)
-lost = caught(lambda: hf_hub_download(name, "secret.safetensors", revision=leaked))
-rewritten = [commit.title for commit in api.list_repo_commits(name)]
-files = api.list_repo_files(name)
-api.super_squash_history(name, commit_message="one")
-result = {
-    "lost": lost, "rewritten": rewritten, "files": sorted(files),
-    "squashed": [commit.title for commit in api.list_repo_commits(name)],
-    "same": sorted(api.list_repo_files(name)) == sorted(files),
-    "kept": open(hf_hub_download(name, "kept.safetensors"), "rb").read() == b"kept" * 5000,
-    "large": [one.filename for one in api.list_lfs_files(name)],
-}
-"""
 UNSUPPORTED = """
 import inspect
 from huggingface_hub import HfApi
@@ -259,19 +237,6 @@ def test_a_model_lives_from_its_creation_to_its_end(
     assert found["moved"] == [False, True]
     assert found["private"] is True
     assert "RepositoryNotFoundError" in found["gone"]["kinds"]
-
-
-def test_history_is_squashed_and_a_secret_deleted_from_all_of_it(
-    machine: Machine, name: str
-) -> None:
-    found = machine.run(HISTORY, name=name)
-    assert "RevisionNotFoundError" in found["lost"]["kinds"]
-    assert found["rewritten"][0] == "Upload note.txt with huggingface_hub"
-    assert len(found["rewritten"]) == 4
-    assert found["files"] == [".gitattributes", "kept.safetensors", "note.txt"]
-    assert found["squashed"] == ["one"]
-    assert (found["same"], found["kept"]) == (True, True)
-    assert found["large"] == ["kept.safetensors"]
 
 
 def test_the_info_of_a_model_says_what_is_in_it(machine: Machine, library: Library) -> None:

@@ -15,12 +15,20 @@ from support.service.hub import running_hub
 
 CARD = b"---\ntags: [old]\n---\n"
 # What the migration adds to tables that were there before.
+_LATER = (
+    "dropped_entries", "dropped_revisions", "retention_rules", "quotas", "repository_usage",
+)  # fmt: skip
 _TABLES = ("model_tags", "revision_facts", "public_names", "private_names")
 
 
 def make_old(folder: Path) -> None:
-    """Take away from a new hub what version 0005 added."""
+    """Take away from a new hub what versions 0005 and 0006 added."""
     with closing(sqlite3.connect(folder / "data" / DATABASE)) as database:
+        for table in _LATER:
+            database.execute(f"DROP TABLE {table}")
+        database.execute("DROP INDEX ix_revisions_parent")
+        database.execute("ALTER TABLE revisions DROP COLUMN number")
+        database.execute("ALTER TABLE files DROP COLUMN left_by")
         for trigger in ("named", "renamed", "unnamed"):
             database.execute(f"DROP TRIGGER repositories_{trigger}")
         for table in _TABLES:

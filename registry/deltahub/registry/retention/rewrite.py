@@ -8,7 +8,7 @@ from deltahub.registry.access import audit
 from deltahub.registry.access.caller import Caller, require_writer
 from deltahub.registry.access.permissions import full_name
 from deltahub.registry.access.repositories import DEFAULT_BRANCH, load_repository
-from deltahub.registry.catalog.model_tags import move_main
+from deltahub.registry.catalog.lists.model_tags import move_main
 from deltahub.registry.catalog.new_revision import (
     commit_id_of,
     insert_alone,

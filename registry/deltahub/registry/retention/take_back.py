@@ -11,7 +11,7 @@ from deltahub.registry.access.repositories import DEFAULT_BRANCH, load_repositor
 from deltahub.registry.access.visibility import sharing_domains
 from deltahub.registry.catalog import declared_base
 from deltahub.registry.catalog.commit import find_commit
-from deltahub.registry.catalog.model_tags import move_main
+from deltahub.registry.catalog.lists.model_tags import move_main
 from deltahub.registry.catalog.refs import RefInfo, find_ref
 from deltahub.registry.db.models import Entry, File, Ref, Repository, Revision, utc_now
 from deltahub.registry.db.session import ReadSession, WriteSession
