@@ -136,6 +136,12 @@ class LimitExceeded(HubError):
     code = "limit_exceeded"
 
 
+class QuotaExceeded(LimitExceeded):
+    """The namespace may not use more."""
+
+    code = "quota_exceeded"
+
+
 class StorageFull(HubError):
     """The hub's disk has no room."""
 

@@ -17,7 +17,7 @@ MATRICES = ("embedding.weight", "up.weight", "down.weight", "head.weight")
 
 @pytest.fixture
 def reg(tmp_path: Path) -> Iterator[Registry]:
-    with opened_registry(tmp_path) as registry:
+    with opened_registry(tmp_path, max_depth=2) as registry:
         yield registry
 
 

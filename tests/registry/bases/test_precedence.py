@@ -34,7 +34,7 @@ Send = Callable[..., int]
 
 @pytest.fixture
 def reg(tmp_path: Path) -> Iterator[Registry]:
-    with opened_registry(tmp_path) as registry:
+    with opened_registry(tmp_path, max_depth=2) as registry:
         yield registry
         assert list(fsck(registry, read_data=True)) == []
 

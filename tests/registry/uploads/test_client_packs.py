@@ -252,6 +252,7 @@ class TestAccept:
                 accept_pack(reg, FileReader(reg), ann, "ann/m", upload(reg, ann, data))
 
     def test_a_chain_too_deep_is_refused(self, reg: Registry, ann: Caller, private: bool) -> None:
+        reg.settings = reg.settings.model_copy(update={"max_depth": 2})
         chain = [BASE, *(near(BASE, seed) for seed in range(1, 4))]
         for i in (1, 2):
             send_pack(reg, ann, "ann/m", frames_of(chain[i], chain[i - 1]))

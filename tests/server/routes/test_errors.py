@@ -47,7 +47,9 @@ def test_operations_are_named_verb_noun_and_once(hub: RunningHub) -> None:
         for operation in path.values()
     ]
     assert len(names) == len(set(names))
-    verbs = "get list create update delete put head query accept cancel retry".split()
+    verbs = (
+        "get list create update delete put head query accept cancel retry set take prune".split()
+    )
     assert [name for name in names if name.split("_")[0] not in verbs] == []
 
 
@@ -62,11 +64,13 @@ def test_the_documentation_is_served(hub: RunningHub) -> None:
 
 def test_a_token_says_whose_it_is(hub: RunningHub) -> None:
     token = hub.user("whoami-user", "read")
+    none = {"repositories": 0, "stored_bytes": 0, "logical_bytes": 0}
+    free = dict.fromkeys(none)
     assert hub.call("GET", "/v1/whoami", token=token).json() == {
         "name": "whoami-user",
         "is_admin": False,
         "scope": "read",
-        "namespaces": [{"name": "whoami-user", "role": "admin"}],
+        "namespaces": [{"name": "whoami-user", "role": "admin", "used": none, "limits": free}],
     }
 
 

@@ -73,7 +73,7 @@ class Models:
 
 def make_models(folder: Path) -> Models:
     """Fill a registry in folder/data with ann/base and its fine-tunes, in chains of depth 2."""
-    with opened_registry(folder) as reg:
+    with opened_registry(folder, max_depth=2) as reg:
         people = {name: caller(reg, name) for name in ("ann", "bob")}
         base = push_ingested(reg, people["ann"], "ann/base", {PATH: BASE, "config.json": b"{}"})
         tunes = {

@@ -32,7 +32,7 @@ MUST_BEAT: Final = 0.02
 MIN_NEARNESS: Final = 0.25
 # Most bytes that a reader of a chain of deltas should read for a byte of a tensor. Chains up to
 # FREE_DEPTH never need more than three.
-MAX_CHAIN_READ: Final = 2.5
+MAX_CHAIN_READ: Final = 3.0
 FREE_DEPTH: Final = 2
 
 
