@@ -11,18 +11,11 @@ from typing import Final
 from sqlalchemy import Table, text
 
 from deltahub.registry.access.users import add_namespace
-from deltahub.registry.db.models import (
-    Base,
-    Domain,
-    Entry,
-    LineageEdge,
-    Ref,
-    Repository,
-    Revision,
-)
+from deltahub.registry.db.models import Base, Domain, LineageEdge, Ref, Repository, Revision
 from deltahub.registry.db.session import WriteSession
 from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.db.tables.lists import ModelTag, RevisionFacts
+from deltahub.registry.db.tables.trees import TreeEntry, TreeLink, TreeNode
 from deltahub.registry.registry import Registry
 
 # Repositories of one namespace. One of PRIVATE is private.
@@ -30,6 +23,8 @@ _IN_NAMESPACE: Final = 1000
 _PRIVATE: Final = 10
 # Copies that one transaction writes.
 _BATCH: Final = 50_000
+# Nodes of the tree of a small model.
+_NODES: Final = 3
 
 
 @dataclass(frozen=True)
@@ -47,18 +42,19 @@ def write_copies(reg: Registry, copies: Iterator[Copy]) -> None:
     with reg.db.write() as session:
         repository_id = session.scalar(text("SELECT max(id) FROM repositories")) or 0
         revision_id = session.scalar(text("SELECT max(id) FROM revisions")) or 0
+        node_id = session.scalar(text("SELECT max(id) FROM tree_nodes")) or 0
     n_written = 0
     while batch := list(islice(copies, _BATCH)):
         with reg.db.write() as session:
             while len(namespaces) * _IN_NAMESPACE < n_written + len(batch):
                 namespaces.append(_add_namespace(session, len(namespaces)))
-            _plan(session, batch, namespaces, n_written, (repository_id, revision_id))
+            _plan(session, batch, namespaces, n_written, (repository_id, revision_id, node_id))
             _copy_all(session)
             session.execute(text("DROP TABLE copies"))
         n_written += len(batch)
     if not reg.db.is_sqlite:
         with reg.db.write() as session:
-            for table in ("repositories", "revisions"):
+            for table in ("repositories", "revisions", "tree_nodes"):
                 sequence = f"pg_get_serial_sequence('{table}', 'id')"
                 session.execute(text(f"SELECT setval({sequence}, (SELECT max(id) FROM {table}))"))
 
@@ -79,13 +75,13 @@ def _plan(
     batch: Sequence[Copy],
     namespaces: Sequence[tuple[int, int, int]],
     n_before: int,
-    last: tuple[int, int],
+    last: tuple[int, int, int],
 ) -> None:
     session.execute(
         text(
             "CREATE TEMPORARY TABLE copies (repository_id BIGINT, revision_id BIGINT,"
-            " namespace_id BIGINT, domain_id BIGINT, is_private BOOLEAN, name TEXT, hex TEXT,"
-            " template BIGINT, head BIGINT)"
+            " node BIGINT, namespace_id BIGINT, domain_id BIGINT, is_private BOOLEAN, name TEXT,"
+            f" hex TEXT, commit_id {_bytes_of(session)}, template BIGINT, head BIGINT, tree BIGINT)"
         )
     )
     rows = []
@@ -96,24 +92,33 @@ def _plan(
             {
                 "repository": last[0] + place,
                 "revision": last[1] + place,
+                "node": last[2] + _NODES * place,
                 "namespace": namespace,
                 "domain": private if is_private else public,
                 "is_private": is_private,
                 "name": each.name,
                 "hex": f"{each.number:032x}",
+                "commit": each.number.to_bytes(20, "big"),
                 "template": each.template,
             }
         )
     session.execute(
         text(
-            "INSERT INTO copies VALUES (:repository, :revision, :namespace, :domain, :is_private,"
-            " :name, :hex, :template, NULL)"
+            "INSERT INTO copies VALUES (:repository, :revision, :node, :namespace, :domain,"
+            " :is_private, :name, :hex, :commit, :template, NULL, NULL)"
         ),
         rows,
     )
     session.execute(
         text("UPDATE copies SET head = (SELECT head_id FROM repositories WHERE id = template)")
     )
+    session.execute(
+        text("UPDATE copies SET tree = (SELECT tree_id FROM revisions WHERE id = head)")
+    )
+
+
+def _bytes_of(session: WriteSession) -> str:
+    return "BLOB" if session.get_bind().dialect.name == "sqlite" else "BYTEA"
 
 
 def _copy_all(session: WriteSession) -> None:
@@ -125,13 +130,29 @@ def _copy_all(session: WriteSession) -> None:
         domain_id="c.domain_id", is_private="c.is_private", head_id="c.revision_id",
         downloads="c.repository_id % 997",
     )  # fmt: skip
+    for level in range(_NODES):
+        of_template = "t.id = c.tree"
+        _copy(
+            session, TreeNode, of_template, id=f"c.node + {level}", repository_id="c.repository_id"
+        )
     _copy(
         session, Revision, "t.id = c.head",
         id="c.revision_id", repository_id="c.repository_id", commit="'00000000' || c.hex",
-        ingest_job_id="NULL",
+        ingest_job_id="NULL", tree_id="c.node",
     )  # fmt: skip
     _copy(session, Ref, of_head, repository_id="c.repository_id", revision_id="c.revision_id")
-    _copy(session, Entry, of_head, revision_id="c.revision_id")
+    group = "(SELECT child_id FROM tree_links WHERE parent_id = c.tree)"
+    leaf = f"(SELECT child_id FROM tree_links WHERE parent_id = {group})"
+    for level, parent in enumerate(("c.tree", group)):
+        _copy(
+            session, TreeLink, f"t.parent_id = {parent}",
+            parent_id=f"c.node + {level}", child_id=f"c.node + {level + 1}",
+            changed_commit="c.commit_id",
+        )  # fmt: skip
+    _copy(
+        session, TreeEntry, f"t.node_id = {leaf}",
+        node_id="c.node + 2", changed_commit="c.commit_id",
+    )  # fmt: skip
     _copy(session, RevisionFacts, of_head, revision_id="c.revision_id")
     _copy(session, LineageEdge, "t.child_id = c.head", id=None, child_id="c.revision_id")
     _copy(

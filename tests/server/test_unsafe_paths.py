@@ -10,7 +10,7 @@ from sqlalchemy import update
 
 from deltahub.registry.access.caller import Caller
 from deltahub.registry.catalog.commit import AddFile, CopyFile, commit
-from deltahub.registry.db.models import Entry
+from deltahub.registry.db.tables.trees import TreeEntry
 from deltahub.registry.errors import InvalidPath
 from support.service.hf_door import create_model, files_of, header, large, send_commit, small
 from support.service.hub import Answer, RunningHub
@@ -111,7 +111,7 @@ def odd(hub: RunningHub, name: str) -> str:
     """A repository with a file that was stored before the rule was."""
     hub.commit(name, {"placeholder": b"0123456789", "kept.txt": b"kept"})
     with hub.registry.db.write() as session:
-        session.execute(update(Entry).where(Entry.path == "placeholder").values(path=ODD))
+        session.execute(update(TreeEntry).where(TreeEntry.path == "placeholder").values(path=ODD))
     return name
 
 

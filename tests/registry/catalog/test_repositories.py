@@ -14,7 +14,8 @@ from deltahub.registry.catalog.repositories import (
     delete_repository,
     get_repository,
 )
-from deltahub.registry.db.models import Base, Entry, File, LineageEdge, Ref, Repository, Revision
+from deltahub.registry.db.models import Base, File, LineageEdge, Ref, Repository, Revision
+from deltahub.registry.db.tables.trees import TreeEntry
 from deltahub.registry.errors import (
     Forbidden,
     InvalidName,
@@ -139,8 +140,8 @@ def test_deleting_removes_every_name_and_leaves_the_files_to_garbage_collection(
     delete_repository(reg, alice, "alice/model")
     with pytest.raises(RepositoryNotFound):
         get_repository(reg, alice, "alice/model")
-    left = {m.__tablename__: n_rows(reg, m) for m in (Repository, Revision, Ref, Entry, File)}
-    assert left == {"repositories": 2, "revisions": 2, "refs": 2, "entries": 2, "files": 4}
+    left = {m.__tablename__: n_rows(reg, m) for m in (Repository, Revision, Ref, TreeEntry, File)}
+    assert left == {"repositories": 2, "revisions": 2, "refs": 2, "tree_entries": 2, "files": 4}
     assert n_rows(reg, LineageEdge) == 0
     with reg.db.read() as session:
         assert audit.latest(session)[0].action == "repository.delete"

@@ -230,7 +230,7 @@ def test_a_copy_has_the_rows_of_a_commit(reg: Registry) -> None:
 _OWN = {
     "id", "repository_id", "revision_id", "child_id", "head_id", "namespace_id", "name", "commit",
     "created_at", "due_at", "downloads", "payload", "at", "target", "user_name", "detail",
-    "ingest_job_id", "state",
+    "ingest_job_id", "state", "tree_id", "parent_id", "node_id", "changed_commit",
 }  # fmt: skip
 
 
@@ -245,11 +245,14 @@ def _rows(reg: Registry, name: str) -> dict[str, list[dict[str, object]]]:
             {"namespace": namespace, "name": short},
         ).one()
         values = {"repository": ids[0], "head": ids[1], "target": f"{name}%"}
+        nodes = "SELECT id FROM tree_nodes WHERE repository_id = :repository"
         queries = {
             "repositories": "id = :repository",
             "revisions": "repository_id = :repository",
             "refs": "repository_id = :repository",
-            "entries": "revision_id = :head",
+            "tree_nodes": "repository_id = :repository",
+            "tree_links": f"parent_id IN ({nodes})",
+            "tree_entries": f"node_id IN ({nodes})",
             "revision_facts": "revision_id = :head",
             "lineage_edges": "child_id = :head",
             "model_tags": "repository_id = :repository",

@@ -10,6 +10,7 @@ from sqlalchemy import text
 from deltahub.registry import Registry
 from deltahub.registry.access.repositories import find_repository
 from deltahub.registry.catalog.lists.search import search
+from support.registry.old_schema import make_0006
 from support.registry.opened import DATABASE, caller, ensure_repository, opened_registry, push
 from support.service.hub import running_hub
 
@@ -22,7 +23,8 @@ _TABLES = ("model_tags", "revision_facts", "public_names", "private_names")
 
 
 def make_old(folder: Path) -> None:
-    """Take away from a new hub what versions 0005 and 0006 added."""
+    """Take away from a new hub what versions 0005 to 0007 added."""
+    make_0006(folder)
     with closing(sqlite3.connect(folder / "data" / DATABASE)) as database:
         for table in _LATER:
             database.execute(f"DROP TABLE {table}")

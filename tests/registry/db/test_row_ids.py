@@ -10,7 +10,8 @@ from sqlalchemy import select
 
 from deltahub.registry import Registry
 from deltahub.registry.catalog.repositories import delete_repository
-from deltahub.registry.db.models import Entry, File
+from deltahub.registry.db.models import File
+from deltahub.registry.db.tables.trees import Entry
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import DataLost, EntryNotFound
 from deltahub.registry.maintenance.gc.apply import apply_gc

@@ -8,7 +8,8 @@ import torch
 from sqlalchemy import func, select
 
 from deltahub.registry import Registry
-from deltahub.registry.db.models import Entry, File, Pack
+from deltahub.registry.db.models import File, Pack
+from deltahub.registry.db.tables.trees import Entry
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.losses.marks import any_lost
 from deltahub.registry.packs.base_cache import HotBases

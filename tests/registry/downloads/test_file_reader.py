@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from sqlalchemy import select
 
 from deltahub.registry import Registry
-from deltahub.registry.db.models import Entry, File, Pack, Tensor
+from deltahub.registry.db.models import File, Pack, Tensor
+from deltahub.registry.db.tables.trees import Entry
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import DataLost, EntryNotFound, NotReady
 from deltahub.registry.ingest.pipeline import Ingest

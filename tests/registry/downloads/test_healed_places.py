@@ -9,7 +9,8 @@ from sqlalchemy import select
 
 from deltahub.codecs.frames import parse_header
 from deltahub.registry import Caller, Registry
-from deltahub.registry.db.models import Entry, File, Frame, Pack, Revision
+from deltahub.registry.db.models import File, Frame, Pack, Revision
+from deltahub.registry.db.tables.trees import Entry
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.downloads.plan import plan_download, stream_frames
 from deltahub.registry.errors import DataLost

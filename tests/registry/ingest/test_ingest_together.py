@@ -8,7 +8,8 @@ from sqlalchemy import event, select
 
 from deltahub.registry import Caller, Registry
 from deltahub.registry.catalog.commit import AddFile, commit
-from deltahub.registry.db.models import Entry, File, FileTensor, Hold, Landing, Tensor
+from deltahub.registry.db.models import File, FileTensor, Hold, Landing, Tensor
+from deltahub.registry.db.tables.trees import Entry
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import DataLost
 from deltahub.registry.ingest import pipeline

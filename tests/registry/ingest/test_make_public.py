@@ -15,7 +15,6 @@ from deltahub.registry.catalog.refs import resolve_revision
 from deltahub.registry.catalog.repositories import create_repository, get_repository, make_private
 from deltahub.registry.db.models import (
     Domain,
-    Entry,
     File,
     FileTensor,
     Landing,
@@ -24,6 +23,7 @@ from deltahub.registry.db.models import (
     TensorBase,
 )
 from deltahub.registry.db.tables.jobs import Job
+from deltahub.registry.db.tables.trees import Entry
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import Conflict, DataLost, Forbidden, RepositoryNotFound
 from deltahub.registry.ingest.make_public import make_public

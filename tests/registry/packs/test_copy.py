@@ -9,7 +9,8 @@ from sqlalchemy import select
 
 from deltahub.registry import Caller, Registry
 from deltahub.registry.catalog.repositories import delete_repository
-from deltahub.registry.db.models import Entry, File
+from deltahub.registry.db.models import File
+from deltahub.registry.db.tables.trees import Entry
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.maintenance.gc.apply import Outcome, apply_gc
 from deltahub.registry.maintenance.gc.plan import plan_gc

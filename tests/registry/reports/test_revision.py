@@ -14,7 +14,8 @@ from deltahub.codecs.ids import tensor_id
 from deltahub.registry import Caller, Registry
 from deltahub.registry.catalog.commit import AddFile, commit
 from deltahub.registry.catalog.repositories import make_private
-from deltahub.registry.db.models import Entry, File, Frame, Pack, Revision
+from deltahub.registry.db.models import File, Frame, Pack, Revision
+from deltahub.registry.db.tables.trees import Entry
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.downloads.plan import plan_download, stream_frames
 from deltahub.registry.errors import (

@@ -36,7 +36,7 @@ def test_a_squashed_branch_has_one_commit_with_the_files_of_its_head(
     before = files(reg)
     made = squash(reg, alice, NAME, "main", "all in one")
     head = revision(reg)
-    assert (head.commit, head.parent_commit, head.number) == (made, None, 1)
+    assert (head.commit, head.parent_commit, head.number) == (made, None, 3)
     assert (head.message, files(reg)) == ("all in one", before)
     assert [each.commit for each in list_dropped(reg, alice, NAME)] == commits[:0:-1]
     assert files(reg, "v1") == {"0": sha256_of(b"0"), "x": sha256_of(b"x0")}

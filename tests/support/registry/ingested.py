@@ -11,8 +11,9 @@ from deltahub.codecs.registry import BY_NUMBER
 from deltahub.registry import Caller, Registry
 from deltahub.registry.catalog.commit import AddFile, Operation, commit
 from deltahub.registry.catalog.weights import named_tensors, safetensors_files
-from deltahub.registry.db.models import Entry, File, Frame, Revision, Tensor, TensorBase
+from deltahub.registry.db.models import File, Frame, Revision, Tensor, TensorBase
 from deltahub.registry.db.tables.jobs import Job
+from deltahub.registry.db.tables.trees import Entry
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.ingest.pipeline import Ingest
 from deltahub.registry.ingest.verify_recipe import verify_recipe

@@ -19,9 +19,11 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Final
 
-from sqlalchemy import insert, select
+from sqlalchemy import select
 
-from deltahub.registry.db.models import Entry, Repository, Revision
+from deltahub.registry.catalog.trees.read import Tree
+from deltahub.registry.catalog.trees.write import change_tree
+from deltahub.registry.db.models import Repository, Revision
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
 from support.registry.xet import FileOf, ShardOf
@@ -51,23 +53,18 @@ def fill(hub: Hub, n_models: int, n_entries: int) -> None:
     answer = hub.call("POST", path, token=hub.admin_token, body={"operations": copies})
     assert answer.status == 201, answer.body
     with Registry.open(Settings(data_dir=hub.data_dir)) as reg, reg.db.write() as session:
-        rows = session.execute(
-            select(Revision.id, Entry.file_id)
+        revisions = session.scalars(
+            select(Revision)
             .join(Repository, Repository.id == Revision.repository_id)
-            .join(Entry, Entry.revision_id == Revision.id)
             .where(Repository.name.like("many-%"))
         ).all()
-        for revision_id, file_id in rows:
-            session.execute(
-                insert(Entry),
-                [
-                    {
-                        "revision_id": revision_id, "path": f"folder/{i:06}.txt",
-                        "file_id": file_id, "mode": "regular",
-                    }
-                    for i in range(n_entries)
-                ],
-            )  # fmt: skip
+        for revision in revisions:
+            tree = Tree(session, revision.tree_id)
+            (readme,) = tree.at(["README.md"]).values()
+            files = {f"folder/{i:06}.txt": readme for i in range(n_entries)}
+            revision.tree_id = change_tree(
+                session, revision.repository_id, tree, files, readme.changed
+            )
 
 
 @dataclass

@@ -13,8 +13,9 @@ import torch
 from sqlalchemy import select
 
 from deltahub.client import Hub
-from deltahub.registry.db.models import Entry, File, FileTensor, Frame, Repository, Revision
+from deltahub.registry.db.models import File, FileTensor, Frame, Repository, Revision
 from deltahub.registry.db.tables.jobs import Job
+from deltahub.registry.db.tables.trees import Entry
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.storage.keys import pack_key
 from support.models.model_folders import base_tensors, contents, tuned_tensors, write_model

@@ -10,7 +10,6 @@ from deltahub.registry.access.permissions import readable_repositories
 from deltahub.registry.db.models import (
     PUBLIC_DOMAIN_KEY,
     Domain,
-    Entry,
     File,
     FileTensor,
     Hold,
@@ -20,6 +19,7 @@ from deltahub.registry.db.models import (
     utc_now,
 )
 from deltahub.registry.db.session import ReadSession
+from deltahub.registry.db.tables.trees import Entry
 
 _Hash = TypeVar("_Hash", str, bytes, int)
 

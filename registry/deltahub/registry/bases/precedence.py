@@ -12,8 +12,9 @@ from sqlalchemy import or_, select
 from deltahub.registry.bases.candidates import Candidate
 from deltahub.registry.bases.matching import BaseOption
 from deltahub.registry.db.batches import batches
-from deltahub.registry.db.models import Entry, FileTensor, Namespace, Repository, Revision, Tensor
+from deltahub.registry.db.models import FileTensor, Namespace, Repository, Revision, Tensor
 from deltahub.registry.db.session import ReadSession
+from deltahub.registry.db.tables.trees import Entry
 from deltahub.registry.lineage.holders import find_holders
 from deltahub.registry.lineage.target import Target, declares
 from deltahub.registry.packs.locations import closure

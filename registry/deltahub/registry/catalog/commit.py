@@ -1,6 +1,6 @@
 """Commits: one transaction applies operations to a branch's head and makes a new revision."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sqlalchemy import select
@@ -19,9 +19,7 @@ from deltahub.registry.catalog.operations import (
     DeleteFile,
     DeleteFolder,
     Operation,
-    Tree,
     apply_operations,
-    tree_of,
 )
 from deltahub.registry.catalog.refs import (
     find_ref,
@@ -31,6 +29,9 @@ from deltahub.registry.catalog.refs import (
     resolve_revision,
 )
 from deltahub.registry.catalog.repositories import RepositoryInfo, add_repository
+from deltahub.registry.catalog.trees.read import Tree
+from deltahub.registry.catalog.trees.sums import Change, TreeFile
+from deltahub.registry.catalog.trees.write import change_tree
 from deltahub.registry.catalog.weights import has_weights
 from deltahub.registry.db.models import Repository, Revision
 from deltahub.registry.db.session import ReadSession, WriteSession
@@ -50,7 +51,6 @@ from deltahub.registry.names import (
     validate_path,
     validate_ref,
     validate_sha256,
-    validate_tree,
 )
 from deltahub.registry.quotas.limits import check_push
 from deltahub.registry.quotas.usage import add_logical, new_bytes
@@ -151,27 +151,27 @@ def _commit(
     require_branch(session, repository, ref)
     head = find_ref(session, repository, "branch", ref)
     parent = _parent(session, repository, ref, head, expected_parent)
-    before = tree_of(session, parent)
-    tree = apply_operations(session, caller, repository, before, operations)
-    if len(tree) > settings.max_entries:
+    tree = Tree(session, None if parent is None else parent.tree_id)
+    changes = apply_operations(session, caller, repository, tree, operations)
+    after = changes.sums_after(tree.sums)
+    if after.n_files > settings.max_entries:
         limit = settings.max_entries
-        raise LimitExceeded(f"the revision would have {len(tree)} files; at most {limit}")
-    if any(isinstance(operation, AddFile | CopyFile) for operation in operations):
-        validate_tree(tree)  # only deletions cannot make a tree wrong, and they may mend an old one
+        raise LimitExceeded(f"the revision would have {after.n_files} files; at most {limit}")
     declared = _resolve_base(session, caller, base, parent)
     is_same_base = head is not None and declared[0] == head.declared_base
-    if head is not None and tree == before and is_same_base:
-        is_restored = any(before[path].is_lost and tree[path].is_waiting for path in tree)
-        job_id = ingest_jobs.job_to_wait_for(session, head, is_restored=is_restored)
+    if head is not None and not changes.files and is_same_base:
+        job_id = ingest_jobs.job_to_wait_for(session, head, is_restored=changes.is_restored)
         return CommitResult(head.commit, job_id, changed=False)
-    if parent is None and not tree:
+    if parent is None and not after.n_files:
         raise InvalidRequest("the first commit of a branch must add a file")
-    _count_new(session, settings, repository, before, tree)
+    _count_new(session, settings, repository, changes.added)
     revision = new_revision(caller, repository, parent, message, declared)
-    revision.commit = commit_id or commit_id_of(name, caller.name, revision, tree)
+    revision.commit = commit_id or commit_id_of(name, caller.name, revision, after)
     if find_commit(session, repository, revision.commit) is not None:
         raise Conflict(f"{name} has a revision {revision.commit} already")
-    insert_revision(session, repository, revision, tree, ref, is_new=head is None)
+    changed = Change(revision.number, bytes.fromhex(revision.commit))
+    revision.tree_id = change_tree(session, repository.id, tree, changes.files, changed)
+    insert_revision(session, repository, revision, ref, is_new=head is None)
     detail = {"ref": ref, "operations": len(operations)}
     audit.append(session, caller, "revision.commit", f"{name}@{revision.commit}", detail)
     failpoints.reached("revisions.commit.before_commit")
@@ -179,11 +179,14 @@ def _commit(
 
 
 def _count_new(
-    session: WriteSession, settings: Settings, repository: Repository, before: Tree, tree: Tree
+    session: WriteSession,
+    settings: Settings,
+    repository: Repository,
+    added: Mapping[str, TreeFile],
 ) -> None:
     """Count the files that are new to the repository; QuotaExceeded."""
-    added = {node.sha256: node.size for path, node in tree.items() if before.get(path) != node}
-    n_bytes = new_bytes(session, repository.id, added)
+    sizes = {file.sha256: file.size for file in added.values()}
+    n_bytes = new_bytes(session, repository.id, sizes)
     check_push(session, settings, repository.namespace_id, n_bytes)
     add_logical(session, repository.id, n_bytes)
 

@@ -5,13 +5,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from sqlalchemy import Select, func, select
+from sqlalchemy import Row, func, select
 
 from deltahub.registry import cancellation
+from deltahub.registry.catalog.trees.read import MAX_LEAVES, Tree, leaf_of
+from deltahub.registry.catalog.trees.sums import Change, etag_of
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.expressions import total
-from deltahub.registry.db.models import Entry, File, Repository, Revision
+from deltahub.registry.db.models import File, Repository, Revision
 from deltahub.registry.db.session import ReadSession
+from deltahub.registry.db.tables.trees import Entry, TreeEntry
+from deltahub.registry.db.tree_files import files_of, trees_of_repository
 from deltahub.registry.errors import EntryNotFound
 from deltahub.registry.names import quoted
 from deltahub.registry.packs.block_cache import ByteCache
@@ -29,6 +33,7 @@ class EntryInfo:
     path: str
     mode: str  # regular | lfs
     file: File
+    changed: Change
 
     @property
     def etag(self) -> str:
@@ -61,19 +66,13 @@ class UsedStorage:
     n_read: int
 
 
-def etag_of(mode: str, sha256: str, git_blob_id: str | None) -> str:
-    """The ETag that EntryInfo.etag gives, from the columns of an entry and its file."""
-    if mode == "lfs":
-        return sha256
-    assert git_blob_id is not None, "verified together with the SHA-256"
-    return git_blob_id
-
-
 def list_entries(session: ReadSession, revision: Revision) -> list[EntryInfo]:
     """All entries in order of path (by Unicode code point)."""
-    entries = [EntryInfo(*row) for row in session.execute(_entries(revision))]
-    # Sorted here, because the collation of the database may differ.
-    return sorted(entries, key=lambda entry: entry.path)
+    found: list[EntryInfo] = []
+    for leaf_ids in Tree(session, revision.tree_id).leaf_ids(n_at_first=MAX_LEAVES):
+        query = _ENTRIES.where(TreeEntry.node_id.in_(leaf_ids)).order_by(TreeEntry.path)
+        found += map(_entry, session.execute(query))
+    return found
 
 
 def entries_at(
@@ -81,18 +80,26 @@ def entries_at(
 ) -> dict[str, EntryInfo]:
     """Path -> entry, for the given paths that exist in the revision."""
     found: dict[str, EntryInfo] = {}
-    for batch in batches(paths):
-        rows = session.execute(_entries(revision).where(Entry.path.in_(batch)))
-        found.update((row[0], EntryInfo(*row)) for row in rows)
+    inside = Tree(session, revision.tree_id).leaves_of(paths)
+    for leaf_ids in batches(inside, MAX_LEAVES):
+        wanted = [path for leaf_id in leaf_ids for path in inside[leaf_id]]
+        for batch in batches(wanted):
+            is_asked = TreeEntry.node_id.in_(leaf_ids) & TreeEntry.path.in_(batch)
+            entries = map(_entry, session.execute(_ENTRIES.where(is_asked)))
+            found |= {entry.path: entry for entry in entries}
     return found
 
 
 def find_entry(session: ReadSession, revision: Revision, path: str) -> EntryInfo:
     """The entry at a path; raises EntryNotFound."""
-    row = session.execute(_entries(revision).where(Entry.path == path)).one_or_none()
+    row = None
+    if revision.tree_id is not None:
+        leaf = leaf_of(revision.tree_id, path)
+        query = _ENTRIES.where(TreeEntry.node_id == leaf, TreeEntry.path == path)
+        row = session.execute(query).one_or_none()
     if row is None:
         raise EntryNotFound(f"revision {revision.commit} has no file {quoted(path)}")
-    return EntryInfo(*row)
+    return _entry(row)
 
 
 def sizes_in_repository(
@@ -106,6 +113,7 @@ def sizes_in_repository(
             .join(Entry, Entry.file_id == File.id)
             .join(Revision, Revision.id == Entry.revision_id)
             .where(Revision.repository_id == repository.id, File.sha256.in_(batch))
+            .distinct()
         )
         found.update((sha256, size) for sha256, size in session.execute(query))
     return found
@@ -142,23 +150,19 @@ def used_storage(session: ReadSession, repository: Repository) -> UsedStorage:
     if known is not None:
         return UsedStorage(known, 0)
     cancellation.check()
-    files = (
-        select(Entry.file_id, func.count().label("uses"))
-        .join(Revision, Revision.id == Entry.revision_id)
-        .where(own)
-        .group_by(Entry.file_id)
-        .subquery()
-    )
+    files = files_of(trees_of_repository(repository.id))
     n_bytes, n_read = session.execute(
-        select(total(File.size), total(files.c.uses)).join(files, files.c.file_id == File.id)
+        select(total(File.size), func.count()).where(File.id.in_(files))
     ).one()
     _KNOWN.put(key, n_bytes, _KEY_BYTES)
     return UsedStorage(n_bytes, n_read)
 
 
-def _entries(revision: Revision) -> Select[str, str, File]:
-    return (
-        select(Entry.path, Entry.mode, File)
-        .join(File, File.id == Entry.file_id)
-        .where(Entry.revision_id == revision.id)
-    )
+def _entry(row: Row[str, str, File, int, bytes]) -> EntryInfo:
+    path, mode, file, number, commit = row
+    return EntryInfo(path, mode, file, Change(number, commit))
+
+
+_ENTRIES: Final = select(
+    TreeEntry.path, TreeEntry.mode, File, TreeEntry.changed_number, TreeEntry.changed_commit
+).join(File, File.id == TreeEntry.file_id)

@@ -1,14 +1,15 @@
 """The ancestors of a revision, and the commits that last changed its paths."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import func, select
 
-from deltahub.registry import cancellation
+from deltahub.registry.catalog.trees.sums import Change
 from deltahub.registry.db.batches import batches
-from deltahub.registry.db.models import Entry, Revision, User
+from deltahub.registry.db.models import Revision, User
 from deltahub.registry.db.session import ReadSession
 
 
@@ -39,6 +40,7 @@ class Ancestor:
 
     id: int
     commit: str
+    number: int
 
 
 def author_name(session: ReadSession, revision: Revision) -> str | None:
@@ -51,16 +53,16 @@ def ancestors(session: ReadSession, revision: Revision) -> list[Ancestor]:
     """The revision, its parent and so on, until an ancestor is not stored here."""
     # One query for all revisions: a repository has thousands of them, not millions. Their messages
     # may have 64 KiB each, so they are not read here.
-    query = select(Revision.commit, Revision.id, Revision.parent_commit).where(
+    query = select(Revision.commit, Revision.id, Revision.parent_commit, Revision.number).where(
         Revision.repository_id == revision.repository_id, Revision.id <= revision.id
     )
-    known = {commit: (row_id, parent) for commit, row_id, parent in session.execute(query)}
+    known = {row.commit: row for row in session.execute(query)}
     found: list[Ancestor] = []
     commit: str | None = revision.commit
     while commit is not None and commit in known:
-        row_id, parent = known.pop(commit)
-        found.append(Ancestor(row_id, commit))
-        commit = parent
+        row = known.pop(commit)
+        found.append(Ancestor(row.id, commit, row.number))
+        commit = row.parent_commit
     return found
 
 
@@ -88,42 +90,27 @@ def log(
 
 
 def last_changes(
-    session: ReadSession,
-    revision: Revision,
-    items: Mapping[str, Collection[str]],
-    max_entries: int,
+    session: ReadSession, revision: Revision, changes: Mapping[str, Change]
 ) -> dict[str, CommitInfo]:
-    """Item -> the newest commit, from this revision back, that changed one of the item's paths.
+    """Name -> the commit of its newest change, among the revision and its ancestors.
 
-    items: name -> paths of the revision. At most max_entries entries of this and older revisions
-    are compared. What this leaves open is left out, the items with the most paths first.
+    A commit that was dropped, or rewritten, stands no more: the first that is left after it does.
     """
+    by_commit: dict[str, int] = {}
+    for batch in batches({change.commit.hex() for change in changes.values()}):
+        query = select(Revision.commit, Revision.id).where(
+            Revision.repository_id == revision.repository_id, Revision.commit.in_(batch)
+        )
+        by_commit.update(session.execute(query).all())
     found: dict[str, int] = {}
-    left = dict(items)
-    largest_last = sorted(left, key=lambda name: len(left[name]))
-    current: dict[str, int] = {}
-    newer: int | None = None
-    n_entries = 0
-    for ancestor in ancestors(session, revision):
-        cancellation.check()
-        n_paths = sum(map(len, left.values()))
-        while left and n_entries + n_paths > max_entries:
-            n_paths -= len(left.pop(largest_last.pop(), ()))
-        if not left:
-            break
-        n_entries += n_paths
-        paths = set().union(*left.values())
-        files = _files_at(session, ancestor.id, paths)
-        if newer is None:
-            current = files
-        else:
-            changed = {path for path in paths if files.get(path) != current.get(path)}
-            for name in [name for name, below in left.items() if not changed.isdisjoint(below)]:
-                found[name] = newer
-                del left[name]
-        newer = ancestor.id
-    if newer is not None:
-        found.update(dict.fromkeys(left, newer))  # they have been there from the beginning
+    chain: list[Ancestor] | None = None
+    for name, change in changes.items():
+        row_id = by_commit.get(change.commit.hex())
+        if row_id is None:
+            chain = chain or ancestors(session, revision)[::-1]
+            index = bisect_left(chain, change.number, key=lambda each: each.number)
+            row_id = chain[min(index, len(chain) - 1)].id
+        found[name] = row_id
     commits = _commits(session, set(found.values()))
     return {name: commits[row_id] for name, row_id in found.items()}
 
@@ -138,13 +125,3 @@ def _commits(session: ReadSession, ids: Iterable[int]) -> dict[int, CommitInfo]:
         )
         found.update((row[0], CommitInfo(*row)) for row in session.execute(query))
     return found
-
-
-def _files_at(session: ReadSession, revision_id: int, paths: Collection[str]) -> dict[str, int]:
-    files: dict[str, int] = {}
-    for batch in batches(paths):
-        query = select(Entry.path, Entry.file_id).where(
-            Entry.revision_id == revision_id, Entry.path.in_(batch)
-        )
-        files.update((path, file_id) for path, file_id in session.execute(query))
-    return files

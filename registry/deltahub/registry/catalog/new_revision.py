@@ -1,17 +1,15 @@
-"""Makes the rows of a new revision: its entries, its branch, its declared base, its ingest."""
+"""Makes the rows of a new revision: its branch, its declared base, its ingest."""
 
 import hashlib
 import json
 from datetime import datetime
 
-from sqlalchemy import insert
-
 from deltahub.registry.access.caller import Caller
 from deltahub.registry.access.repositories import DEFAULT_BRANCH
 from deltahub.registry.catalog import declared_base
 from deltahub.registry.catalog.lists.model_tags import move_main
-from deltahub.registry.catalog.operations import Node, Tree
-from deltahub.registry.db.models import Entry, Ref, Repository, Revision, utc_now
+from deltahub.registry.catalog.trees.sums import Sums
+from deltahub.registry.db.models import Ref, Repository, Revision, utc_now
 from deltahub.registry.db.session import WriteSession
 from deltahub.registry.jobs import ingest_jobs
 
@@ -39,18 +37,17 @@ def new_revision(
     )
 
 
-def commit_id_of(name: str, author: str, revision: Revision, tree: Tree) -> str:
-    """SHA-1 of a JSON description of all of the revision's fields and entries."""
-    entries = [[path, node.mode, node.sha256, node.size] for path, node in sorted(tree.items())]
+def commit_id_of(name: str, author: str, revision: Revision, tree: Sums) -> str:
+    """SHA-1 of a JSON description of all of the revision's fields, and of its tree's sums."""
     description = {
-        "deltahub commit": 1,
+        "deltahub commit": 2,
         "repository": name,
         "parent": revision.parent_commit,
         "author": author,
         "created_at": _timestamp(revision.created_at),
         "message": revision.message,
         "base": revision.declared_base,
-        "entries": entries,
+        "tree": [tree.n_files, tree.hex_id],
     }
     text = json.dumps(description, sort_keys=True, separators=(",", ":"))
     # SHA-1 because clients expect 40 hex digits; nothing depends on its security.
@@ -65,16 +62,15 @@ def insert_revision(
     session: WriteSession,
     repository: Repository,
     revision: Revision,
-    tree: Tree,
     ref: str,
     *,
     is_new: bool,
 ) -> None:
-    """Insert a revision with its entries, its declared edge and its ingest; point `ref` at it.
+    """Insert a revision with its declared edge and its ingest; point `ref` at it.
 
-    is_new: the branch `ref` does not exist yet.
+    Its tree is written already. is_new: the branch `ref` does not exist yet.
     """
-    insert_alone(session, repository, revision, tree)
+    insert_alone(session, repository, revision)
     if is_new:
         session.add(
             Ref(repository_id=repository.id, kind="branch", name=ref, revision_id=revision.id)
@@ -85,38 +81,23 @@ def insert_revision(
         move_main(session, repository, revision)
 
 
-def insert_alone(
-    session: WriteSession, repository: Repository, revision: Revision, tree: Tree
-) -> None:
+def insert_alone(session: WriteSession, repository: Repository, revision: Revision) -> None:
     """Do the same without a branch, for the caller to point one at it."""
     session.add(revision)
     session.flush()
-    if tree:
-        session.execute(
-            insert(Entry), [_entry_row(revision, path, node) for path, node in tree.items()]
-        )
     if revision.declared_base_revision_id is not None:
         base = session.get_one(Revision, revision.declared_base_revision_id)
         declared_base.declare(session, repository, revision, base)
-    _enqueue_ingest(session, revision, tree)
+    enqueue_ingest(session, revision)
 
 
-def _entry_row(revision: Revision, path: str, node: Node) -> dict[str, object]:
-    return {
-        "revision_id": revision.id,
-        "path": path,
-        "file_id": node.file_id,
-        "mode": node.mode,
-    }
-
-
-def _enqueue_ingest(session: WriteSession, revision: Revision, tree: Tree) -> None:
+def enqueue_ingest(session: WriteSession, revision: Revision) -> None:
     """Enqueue the ingest of a new revision.
 
     If no file has to be stored, the job only searches for relatives. No client waits for
     that, so it does not become the revision's ingest_job_id.
     """
-    landed = {node.file_id: node.size for node in tree.values() if node.is_waiting}
-    job_id = ingest_jobs.enqueue_ingest(session, revision, sum(landed.values()))
-    if landed:
+    size = ingest_jobs.landed_bytes(session, revision)
+    job_id = ingest_jobs.enqueue_ingest(session, revision, size)
+    if ingest_jobs.has_landed(session, revision):
         revision.ingest_job_id = job_id

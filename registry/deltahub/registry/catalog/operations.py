@@ -1,17 +1,19 @@
-"""The tree of a revision, and operations that change it."""
+"""Operations that change a tree."""
 
-from bisect import bisect_left, insort
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 
 from deltahub.registry import cancellation
 from deltahub.registry.access.caller import Caller
 from deltahub.registry.access.visibility import readable_files
-from deltahub.registry.catalog.entries import list_entries
-from deltahub.registry.db.models import File, Repository, Revision
-from deltahub.registry.db.session import ReadSession, WriteSession
+from deltahub.registry.catalog.trees.read import Tree, below
+from deltahub.registry.catalog.trees.sums import HEAD, Sums, TreeFile, id_of, marks_of
+from deltahub.registry.db.models import File, Repository
+from deltahub.registry.db.session import WriteSession
 from deltahub.registry.errors import EntryNotFound, SizeMismatch
-from deltahub.registry.names import entry_mode, quoted
+from deltahub.registry.names import entry_mode, quoted, validate_tree
 from deltahub.registry.uploads.committable import complete_uploads, files_of_uploads
 from deltahub.registry.uploads.landing import upload_not_found
 
@@ -51,42 +53,43 @@ Operation = AddFile | DeleteFile | DeleteFolder | CopyFile
 
 
 @dataclass(frozen=True)
-class Node:
-    """The file and mode at a path of a tree. state: of the file, when the tree was read."""
+class Changes:
+    """What operations change of a tree.
 
-    file_id: int
-    mode: str
-    sha256: str
-    size: int
-    state: str = field(compare=False)
+    files: path -> the new file, None where there is none any more; without paths that keep their
+    file. before: the old files at these paths. is_restored: a lost file that keeps its path was
+    uploaded again.
+    """
 
-    @property
-    def is_waiting(self) -> bool:
-        """Whether an ingest has to store the file."""
-        return self.state == "landed"
+    files: Mapping[str, TreeFile | None]
+    before: Mapping[str, TreeFile]
+    is_restored: bool = False
 
     @property
-    def is_lost(self) -> bool:
-        return self.state == "lost"
+    def added(self) -> dict[str, TreeFile]:
+        """The new files."""
+        return {path: file for path, file in self.files.items() if file is not None}
+
+    def sums_after(self, sums: Sums) -> Sums:
+        """n_files, n_bytes and id of the tree after the changes. sums: of the tree before."""
+        added = self.added
+        total = sums.id + sum(id_of(*item) for item in added.items())
+        total -= sum(id_of(*item) for item in self.before.items())
+        return Sums(
+            sums.n_files + len(added) - len(self.before),
+            sums.n_bytes + _bytes(added) - _bytes(self.before),
+            total % (1 << 160),
+        )
 
 
-Tree = dict[str, Node]
-
-
-def tree_of(session: ReadSession, revision: Revision | None) -> Tree:
-    """The tree of a revision; empty for None."""
-    if revision is None:
-        return {}
-    return {entry.path: _node(entry.path, entry.file, entry.mode)
-            for entry in list_entries(session, revision)}  # fmt: skip
-
-
-def _node(path: str, file: File, mode: str | None = None) -> Node:
-    return Node(
+def tree_file(path: str, file: File, mode: str | None = None) -> TreeFile:
+    """A file as it is put at a path."""
+    return TreeFile(
         file_id=file.id,
         mode=mode or entry_mode(path, file.size),
         sha256=file.sha256,
         size=file.size,
+        git_blob_id=file.git_blob_id,
         state=file.state,
     )
 
@@ -95,60 +98,108 @@ def apply_operations(
     session: WriteSession,
     caller: Caller,
     repository: Repository,
-    before: Tree,
+    tree: Tree,
     operations: Sequence[Operation],
-) -> Tree:
-    """The tree after the operations; `before` stays as it is.
+) -> Changes:
+    """What the operations change of the tree.
 
     Adds rows for files that are new to the repository's domain. A lost file that was uploaded again
-    is read from its upload. Raises EntryNotFound, UploadNotFound and SizeMismatch.
+    is read from its upload. Raises EntryNotFound, UploadNotFound, SizeMismatch, and InvalidPath if
+    the paths cannot be those of one tree.
     """
-    tree = dict(before)
+    before = tree.at(operation.path for operation in operations)
     files = _files(session, caller, repository, _changed(before, operations))
-    # Sorted, so that deleting a folder needs no walk over the whole tree.
-    deletes_folders = any(isinstance(operation, DeleteFolder) for operation in operations)
-    paths = sorted(tree) if deletes_folders else []
+    after: dict[str, TreeFile | None] = {}
     for operation in operations:
         cancellation.check()
         path = operation.path
         if isinstance(operation, DeleteFile):
-            if tree.pop(path, None) is None:
+            if after.get(path, before.get(path)) is None:
                 raise EntryNotFound(f"there is no file {quoted(path)} to delete")
-            continue
-        if isinstance(operation, DeleteFolder):
-            inside = [other for other in _take_folder(paths, path) if other in tree]
+            after[path] = None
+        elif isinstance(operation, DeleteFolder):
+            inside = _inside(tree, path, before, after)
             if not inside:
                 raise EntryNotFound(f"there is no folder {quoted(path)} to delete")
-            for other in inside:
-                del tree[other]
-            continue
-        old = before.get(path)
-        if old is not None and old.sha256 == operation.sha256 and not old.is_lost:
-            node = old
-        elif operation.sha256 in files:
-            node = _node(path, files[operation.sha256])
+            after.update(dict.fromkeys(inside))
         else:
-            raise upload_not_found(operation.sha256)
-        if isinstance(operation, AddFile) and node.size != operation.size:
-            raise SizeMismatch(
-                f"{quoted(path)}: {operation.sha256} has {node.size} bytes, not {operation.size}"
-            )
-        if deletes_folders and path not in tree:
-            insort(paths, path)
-        tree[path] = node
-    return tree
+            after[path] = _put(operation, before.get(path), files)
+    kept = {path: file for path, file in after.items() if before.get(path) == file}
+    is_restored = any(
+        file is not None and before[path].is_lost and file.is_waiting for path, file in kept.items()
+    )
+    changed = {path: file for path, file in after.items() if path not in kept}
+    old = {path: before[path] for path in changed if path in before}
+    changes = Changes(changed, old, is_restored)
+    _check_paths(tree, changes)
+    return changes
 
 
-def _take_folder(paths: list[str], folder: str) -> list[str]:
-    """Remove the paths below a folder from a sorted list, and return them."""
-    # "0" is the character after "/".
-    first, end = bisect_left(paths, f"{folder}/"), bisect_left(paths, f"{folder}0")
-    inside = paths[first:end]
-    del paths[first:end]
-    return inside
+def _put(
+    operation: AddFile | CopyFile, old: TreeFile | None, files: Mapping[str, File]
+) -> TreeFile:
+    path = operation.path
+    if old is not None and old.sha256 == operation.sha256 and not old.is_lost:
+        file = old
+    elif operation.sha256 in files:
+        file = tree_file(path, files[operation.sha256])
+    else:
+        raise upload_not_found(operation.sha256)
+    if isinstance(operation, AddFile) and file.size != operation.size:
+        raise SizeMismatch(
+            f"{quoted(path)}: {operation.sha256} has {file.size} bytes, not {operation.size}"
+        )
+    return file
 
 
-def _changed(before: Tree, operations: Sequence[Operation]) -> set[str]:
+def _inside(
+    tree: Tree,
+    folder: str,
+    before: dict[str, TreeFile],
+    after: Mapping[str, TreeFile | None],
+) -> list[str]:
+    """The paths that are now below a folder. Those of the tree are added to `before`."""
+    first, end = below(folder)
+    there = dict(tree.between(first, end))
+    before |= there
+    inside = [path for path in there if after.get(path, there[path]) is not None]
+    new = (path for path, file in after.items() if file is not None and path not in there)
+    return inside + [path for path in new if first <= path < end]
+
+
+def _check_paths(tree: Tree, changes: Changes) -> None:
+    """InvalidPath if the paths of the changed tree cannot be those of one revision.
+
+    Looks only at paths near those that are new: deletions cannot make a tree wrong, and they may
+    mend one from before today's rule.
+    """
+    new = sorted(path for path in changes.added if path not in changes.before)
+    folders = {folder: path for path in new for folder in _folders_of(path)}
+    there = tree.at(folders)
+    for folder, path in folders.items():
+        if changes.files.get(folder, there.get(folder)) is not None:
+            validate_tree([folder, path])
+    for path in new:
+        for inside, file in tree.between(*below(path)):
+            if changes.files.get(inside, file) is not None:
+                validate_tree([path, inside])
+    marks = reduce(or_, map(marks_of, new), tree.sums.marks)
+    if new and marks & HEAD:  # git looks at what lies beside it: see codecs/files/paths.py
+        kept = (path for path, _ in tree.between("") if path not in changes.files)
+        validate_tree([*kept, *changes.added])
+
+
+def _folders_of(path: str) -> Iterator[str]:
+    names = path.split("/")
+    for end in range(1, len(names)):
+        yield "/".join(names[:end])
+
+
+def _bytes(files: Mapping[str, TreeFile]) -> int:
+    return sum(file.size for file in files.values())
+
+
+def _changed(before: Mapping[str, TreeFile], operations: Sequence[Operation]) -> set[str]:
     """SHA-256 of each file that an operation puts at a new path, or in place of another or lost."""
     return {
         operation.sha256

@@ -14,9 +14,11 @@ from deltahub.registry.access.repositories import (
     find_repository,
     load_repository,
 )
-from deltahub.registry.db.models import Entry, File, Namespace, Repository, Revision, utc_now
+from deltahub.registry.db.models import File, Namespace, Repository, Revision, utc_now
 from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.db.tables.jobs import Job
+from deltahub.registry.db.tables.retention import DroppedRevision
+from deltahub.registry.db.tree_files import files_of, trees_of_repository
 from deltahub.registry.errors import Conflict, Forbidden, InvalidRequest, RepositoryExists
 from deltahub.registry.jobs import queue
 from deltahub.registry.names import quoted, split_name
@@ -116,14 +118,12 @@ def remove(
         jobs.where(Job.state == "queued").values(**queue.DELETED, finished_at=utc_now())
     )
     session.execute(jobs.where(Job.state == "running").values(is_cancel_asked=True))
-    listed = (
-        select(Entry.file_id)
-        .join(Revision, Revision.id == Entry.revision_id)
-        .where(Revision.repository_id == repository.id)
-    )
+    listed = files_of(trees_of_repository(repository.id))
     left = update(File).where(File.id.in_(listed)).values(left_by="repository deleted")
     session.execute(left.execution_options(synchronize_session=False))
-    # ON DELETE CASCADE deletes the rows that refer to it.
+    # ON DELETE CASCADE deletes the rows that refer to it. Revisions name their trees, so go first.
+    session.execute(delete(Revision).where(Revision.repository_id == repository.id))
+    session.execute(delete(DroppedRevision).where(DroppedRevision.repository_id == repository.id))
     session.execute(delete(Repository).where(Repository.id == repository.id))
     audit.append(session, caller, "repository.delete", name)
     failpoints.reached("repositories.delete.before_commit")

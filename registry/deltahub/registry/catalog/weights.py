@@ -4,8 +4,9 @@ from sqlalchemy import ColumnElement, Select, and_, func, or_, select
 
 from deltahub.codecs.errors import CodecError
 from deltahub.codecs.files.recipe import Recipe, TensorRef
-from deltahub.registry.db.models import Entry, File, FileTensor
+from deltahub.registry.db.models import File, FileTensor
 from deltahub.registry.db.session import ReadSession
+from deltahub.registry.db.tables.trees import Entry
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import DataLost
 

@@ -2,12 +2,14 @@
 
 from datetime import UTC, datetime
 
-from sqlalchemy import BigInteger, DateTime, Index, Integer, MetaData, TypeDecorator, text
+from sqlalchemy import BigInteger, DateTime, Index, Integer, MetaData, String, TypeDecorator, text
 from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import DeclarativeBase
 
 # SQLite increments ids automatically only for the type INTEGER; PostgreSQL needs 64 bits.
 Id = BigInteger().with_variant(Integer, "sqlite")
+# A path, compared by code point as in Python, whatever the collation of the database.
+PathText = String(1024).with_variant(String(1024, collation="C"), "postgresql")
 
 
 class UtcDateTime(TypeDecorator[datetime]):

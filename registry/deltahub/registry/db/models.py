@@ -1,17 +1,19 @@
 """The tables of the registry (DESIGN section 3): names, files, tensors, packs, jobs."""
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import (
     JSON,
     BigInteger,
+    ColumnElement,
     ForeignKey,
     Index,
     LargeBinary,
     String,
     Text,
     UniqueConstraint,
+    literal_column,
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -121,6 +123,8 @@ class Revision(Base):
         ForeignKey("revisions.id", ondelete="SET NULL"), index=True
     )
     ingest_job_id: Mapped[str | None] = mapped_column(String(32))  # None: nothing to ingest
+    # The top node of its tree (db/tables/trees.py); None: it has no files.
+    tree_id: Mapped[int | None] = mapped_column(ForeignKey("tree_nodes.id"), index=True)
 
 
 class Ref(Base):
@@ -133,18 +137,6 @@ class Ref(Base):
     revision_id: Mapped[int] = mapped_column(
         ForeignKey("revisions.id", ondelete="CASCADE"), index=True
     )
-
-
-class Entry(Base):
-    """Path -> file in one revision. The commit fixes the mode."""
-
-    __tablename__ = "entries"
-    revision_id: Mapped[int] = mapped_column(
-        ForeignKey("revisions.id", ondelete="CASCADE"), primary_key=True
-    )
-    path: Mapped[str] = mapped_column(String(1024), primary_key=True)
-    file_id: Mapped[int] = mapped_column(ForeignKey("files.id"), index=True)
-    mode: Mapped[str] = mapped_column(String(8))  # regular | lfs
 
 
 class Landing(Base):
@@ -166,6 +158,9 @@ class Landing(Base):
     checksums: Mapped[bytes | None] = mapped_column(LargeBinary, deferred=True)
 
 
+NOT_INGESTED: Final = "state <> 'ingested'"
+
+
 class File(Base):
     """The bytes of an entry: a landing until they are ingested, then a recipe.
 
@@ -175,7 +170,10 @@ class File(Base):
     """
 
     __tablename__ = "files"
-    __table_args__ = (UniqueConstraint("domain_id", "sha256"),)
+    __table_args__ = (
+        UniqueConstraint("domain_id", "sha256"),
+        partial_index("ix_files_not_ingested", "id", NOT_INGESTED),
+    )
     id: Mapped[int] = mapped_column(Id, primary_key=True)
     domain_id: Mapped[int] = mapped_column(ForeignKey("domains.id"))
     sha256: Mapped[str] = mapped_column(String(64), index=True)
@@ -190,6 +188,11 @@ class File(Base):
     ingested_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     # Why the last revisions that listed it went, as the plan of gc says; None: it may be listed.
     left_by: Mapped[str | None] = mapped_column(String(20))
+
+
+def is_not_ingested() -> ColumnElement[bool]:
+    """SQL condition on File, as the partial index has it: with the value in the text."""
+    return File.state != literal_column("'ingested'")
 
 
 class FileTensor(Base):

@@ -16,8 +16,9 @@ from deltahub.registry import cancellation
 from deltahub.registry.access.caller import Caller
 from deltahub.registry.access.visibility import unreadable_tensors
 from deltahub.registry.db.batches import PART_TENSORS, batches
-from deltahub.registry.db.models import Entry, File, FileTensor, Repository, Revision, Tensor
+from deltahub.registry.db.models import File, FileTensor, Repository, Revision, Tensor
 from deltahub.registry.db.session import ReadSession
+from deltahub.registry.db.tables.trees import Entry
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.downloads.recipe_index import HASH
 from deltahub.registry.errors import DataLost, LimitExceeded, TensorNotFound

@@ -8,7 +8,7 @@ points all entries at the new files, and the hub ingests them into the public do
 
 from collections.abc import Collection, Sequence
 
-from sqlalchemy import exists, select, update
+from sqlalchemy import Select, select, update
 from sqlalchemy.orm import aliased
 
 from deltahub.registry import cancellation, failpoints
@@ -16,9 +16,11 @@ from deltahub.registry.access import audit
 from deltahub.registry.access.caller import Caller, require_writer
 from deltahub.registry.access.repositories import domain_of, load_repository
 from deltahub.registry.db.batches import batches
-from deltahub.registry.db.models import PUBLIC_DOMAIN_KEY, Domain, Entry, File, Repository, Revision
+from deltahub.registry.db.models import PUBLIC_DOMAIN_KEY, Domain, File, Repository, Revision
 from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.db.tables.jobs import Job
+from deltahub.registry.db.tables.trees import Entry, TreeEntry, TreeNode
+from deltahub.registry.db.tree_files import files_of, trees_of_repository
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import Conflict
 from deltahub.registry.jobs import ingest_jobs, queue
@@ -90,18 +92,17 @@ def _switch(reg: Registry, caller: Caller, name: str) -> bool:
 
 def _private_files(session: ReadSession, repository: Repository) -> list[File]:
     """The files of all revisions that are not in the public domain, each once."""
-    listed = (
-        select(Entry.file_id)
-        .join(Revision, Revision.id == Entry.revision_id)
-        .where(Revision.repository_id == repository.id)
-    )
-    query = (
-        select(File)
+    query = select(File).where(File.id.in_(_private_file_ids(repository))).order_by(File.id)
+    return list(session.scalars(query))
+
+
+def _private_file_ids(repository: Repository) -> Select[int]:
+    listed = files_of(trees_of_repository(repository.id))
+    return (
+        select(File.id)
         .join(Domain, Domain.id == File.domain_id)
         .where(Domain.key != PUBLIC_DOMAIN_KEY, File.id.in_(listed))
-        .order_by(File.id)
     )
-    return list(session.scalars(query))
 
 
 def _missing(session: ReadSession, uploads: Collection[str], files: Sequence[File]) -> list[File]:
@@ -123,20 +124,21 @@ def _missing(session: ReadSession, uploads: Collection[str], files: Sequence[Fil
 
 def _point_to_public_files(session: WriteSession, public_id: int, repository: Repository) -> None:
     """Point all entries of private files at the public files with the same SHA-256."""
-    own = select(Revision.id).where(Revision.repository_id == repository.id)
+    nodes = select(TreeNode.id).where(TreeNode.repository_id == repository.id)
     old, twin = aliased(File), aliased(File)
     public_twin = (
         select(twin.id)
         .join(old, old.sha256 == twin.sha256)
-        .where(old.id == Entry.file_id, twin.domain_id == public_id)
+        .where(old.id == TreeEntry.file_id, twin.domain_id == public_id)
         .scalar_subquery()
     )
-    # One statement for all entries, because other writers wait for this transaction.
+    # One statement for all entries, because other writers wait for this transaction. Dropped
+    # revisions have entries of their own private files, which stay: these are not published.
     session.execute(
-        update(Entry)
+        update(TreeEntry)
         .where(
-            Entry.revision_id.in_(own),
-            exists().where(old.id == Entry.file_id, old.domain_id != public_id),
+            TreeEntry.node_id.in_(nodes),
+            TreeEntry.file_id.in_(_private_file_ids(repository)),
         )
         .values(file_id=public_twin)
         .execution_options(synchronize_session=False)
@@ -154,7 +156,7 @@ def _enqueue(session: WriteSession, repository: Repository) -> None:
         .distinct()
     )
     for revision in session.scalars(query).all():
-        size = ingest_jobs.landed_bytes(session, revision.id)
+        size = ingest_jobs.landed_bytes(session, revision)
         revision.ingest_job_id = ingest_jobs.enqueue_ingest(session, revision, size)
 
 

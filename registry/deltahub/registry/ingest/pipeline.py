@@ -19,8 +19,9 @@ from deltahub.codecs.frames import tensor_spec
 from deltahub.registry import failpoints
 from deltahub.registry.bases.planner import BaseChoice, BasePlanner
 from deltahub.registry.db.batches import PART_TENSORS, batches
-from deltahub.registry.db.models import Entry, File
+from deltahub.registry.db.models import File
 from deltahub.registry.db.session import WriteSession
+from deltahub.registry.db.tables.trees import Entry
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import DataLost, DeltaCycle
 from deltahub.registry.ingest import scan as scans

@@ -8,8 +8,9 @@ import logging
 
 from sqlalchemy import delete, func, select
 
-from deltahub.registry.db.models import Entry, File, FileTensor, Landing, Revision
+from deltahub.registry.db.models import File, FileTensor, Landing, Revision
 from deltahub.registry.db.session import WriteSession
+from deltahub.registry.db.tables.trees import Entry
 from deltahub.registry.errors import DataLost
 from deltahub.registry.jobs.ingest_jobs import job_to_wait_for
 from deltahub.registry.losses import findings

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from deltahub.registry.db.models import Entry, File, FileTensor, Repository, Revision
+from deltahub.registry.db.models import File, FileTensor, Repository, Revision
+from deltahub.registry.db.tables.trees import Entry
 
 MAX_HOLDERS = 64
 

@@ -12,7 +12,6 @@ from deltahub.registry.catalog.weights import is_safetensors, weight_tensors
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.models import (
     Domain,
-    Entry,
     File,
     FileTensor,
     LineageEdge,
@@ -22,6 +21,7 @@ from deltahub.registry.db.models import (
     TensorBase,
 )
 from deltahub.registry.db.session import ReadSession, WriteSession
+from deltahub.registry.db.tables.trees import Entry
 from deltahub.registry.lineage.holders import find_holders
 from deltahub.registry.packs.locations import allowed_domains, closure
 from deltahub.registry.registry import Registry

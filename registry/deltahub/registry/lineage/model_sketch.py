@@ -8,7 +8,8 @@ from sqlalchemy import select
 from deltahub.codecs.errors import CodecError
 from deltahub.codecs.files.split import SAFETENSORS_SUFFIX, plan_file
 from deltahub.registry.catalog.weights import named_tensors, safetensors_files
-from deltahub.registry.db.models import Entry, File
+from deltahub.registry.db.models import File
+from deltahub.registry.db.tables.trees import Entry
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.lineage.target import Target
 from deltahub.registry.lineage.tensor_sketch import Sketchable, TensorSketch, choose, sketch

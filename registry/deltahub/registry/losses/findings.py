@@ -11,7 +11,6 @@ from sqlalchemy import Select, exists, func, or_, select, update
 
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.models import (
-    Entry,
     File,
     FileTensor,
     Frame,
@@ -27,6 +26,7 @@ from deltahub.registry.db.models import (
 )
 from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.db.tables.scrub import FoundDamage, PackCopy
+from deltahub.registry.db.tables.trees import Entry
 from deltahub.registry.names import quoted
 
 # Names of files that one row lists.

@@ -11,7 +11,6 @@ from deltahub.registry.db.batches import batches
 from deltahub.registry.db.models import (
     PUBLIC_DOMAIN_KEY,
     Domain,
-    Entry,
     FileTensor,
     Frame,
     Hold,
@@ -22,6 +21,7 @@ from deltahub.registry.db.models import (
     utc_now,
 )
 from deltahub.registry.db.tables.jobs import Job
+from deltahub.registry.db.tables.trees import Entry
 from deltahub.registry.errors import DataLost
 from deltahub.registry.jobs import queue
 

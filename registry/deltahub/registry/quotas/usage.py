@@ -3,14 +3,16 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, Select, exists, func, select, update
+from sqlalchemy import ColumnElement, exists, func, select, update
 from sqlalchemy.orm import aliased
 
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.expressions import total
-from deltahub.registry.db.models import Entry, File, FileTensor, Frame, Repository, Revision
+from deltahub.registry.db.models import File, FileTensor, Frame, Repository, Revision
 from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.db.tables.quotas import RepositoryUsage
+from deltahub.registry.db.tables.trees import Entry, TreeNode
+from deltahub.registry.db.tree_files import files_of, trees_of_repository
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ def add_logical(session: WriteSession, repository_id: int, n_bytes: int) -> None
 
 def measure(session: WriteSession, repository_id: int) -> None:
     """Measure a repository again. The database reads all entries of its revisions."""
-    files = _files_of(repository_id)
+    files = files_of(trees_of_repository(repository_id))
     logical = session.scalar(select(total(File.size)).where(File.id.in_(files))) or 0
     landed = session.scalar(
         select(total(File.size)).where(File.id.in_(files), File.state == "landed")
@@ -92,21 +94,12 @@ def measure(session: WriteSession, repository_id: int) -> None:
     )
 
 
-def _files_of(repository_id: int) -> Select[int]:
-    return (
-        select(Entry.file_id)
-        .join(Revision, Revision.id == Entry.revision_id)
-        .where(Revision.repository_id == repository_id)
-        .distinct()
-    )
-
-
 def _is_in_older(repository_id: int) -> ColumnElement[bool]:
     """SQL condition on Frame: an older repository names its tensor."""
     naming = aliased(FileTensor)
     return exists(
         select(naming.tensor_id)
         .join(Entry, Entry.file_id == naming.file_id)
-        .join(Revision, Revision.id == Entry.revision_id)
-        .where(naming.tensor_id == Frame.tensor_id, Revision.repository_id < repository_id)
+        .join(TreeNode, TreeNode.id == Entry.node_id)
+        .where(naming.tensor_id == Frame.tensor_id, TreeNode.repository_id < repository_id)
     )

@@ -16,15 +16,8 @@ from deltahub.codecs.protocol import Effort
 from deltahub.registry.access.repositories import find_repository
 from deltahub.registry.catalog.weights import weight_tensors
 from deltahub.registry.db.batches import batches
-from deltahub.registry.db.models import (
-    Entry,
-    File,
-    FileTensor,
-    Namespace,
-    Repository,
-    Revision,
-    Tensor,
-)
+from deltahub.registry.db.models import File, FileTensor, Namespace, Repository, Revision, Tensor
+from deltahub.registry.db.tables.trees import Entry
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import DataLost, RepositoryNotFound
 from deltahub.registry.failpoints import reached

@@ -15,8 +15,9 @@ from deltahub.codecs.protocol import Effort
 from deltahub.codecs.registry import BY_NUMBER, codec_for
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.expressions import total
-from deltahub.registry.db.models import Entry, FileTensor, Frame, Revision, Tensor, TensorBase
+from deltahub.registry.db.models import FileTensor, Frame, Revision, Tensor, TensorBase
 from deltahub.registry.db.session import ReadSession, WriteSession
+from deltahub.registry.db.tables.trees import Entry
 from deltahub.registry.packs.encoder_generation import generation_of, is_up_to_date
 from deltahub.registry.registry import Registry
 from deltahub.registry.storage.base import StoreError

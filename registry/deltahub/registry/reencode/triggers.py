@@ -16,7 +16,6 @@ from deltahub.registry.db.batches import batches
 from deltahub.registry.db.models import (
     PUBLIC_DOMAIN_KEY,
     Domain,
-    Entry,
     File,
     FileTensor,
     LineageEdge,
@@ -27,6 +26,7 @@ from deltahub.registry.db.models import (
 )
 from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.db.tables.jobs import Job
+from deltahub.registry.db.tables.trees import Entry
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.failpoints import reached
 from deltahub.registry.jobs import queue

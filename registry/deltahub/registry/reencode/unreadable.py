@@ -7,15 +7,8 @@ from sqlalchemy import select
 
 from deltahub.registry.catalog.weights import named_tensors
 from deltahub.registry.db.batches import batches
-from deltahub.registry.db.models import (
-    Entry,
-    File,
-    FileTensor,
-    Namespace,
-    Repository,
-    Revision,
-    Tensor,
-)
+from deltahub.registry.db.models import File, FileTensor, Namespace, Repository, Revision, Tensor
+from deltahub.registry.db.tables.trees import Entry
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import RegistryError
 from deltahub.registry.registry import Registry

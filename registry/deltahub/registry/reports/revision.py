@@ -14,9 +14,10 @@ from deltahub.registry.catalog.entries import EntryInfo, list_entries
 from deltahub.registry.catalog.refs import resolve_revision
 from deltahub.registry.catalog.weights import has_weights, weight_tensors
 from deltahub.registry.db.batches import batches
-from deltahub.registry.db.models import Entry, FileTensor, LineageEdge, Repository, Revision, Tensor
+from deltahub.registry.db.models import FileTensor, LineageEdge, Repository, Revision, Tensor
 from deltahub.registry.db.session import ReadSession
 from deltahub.registry.db.tables.jobs import Job
+from deltahub.registry.db.tables.trees import Entry
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.downloads.plan import TENSOR_COLUMNS, PlannedTensor, TensorRow, describe
 from deltahub.registry.errors import LimitExceeded

@@ -13,9 +13,10 @@ from deltahub.registry.access.permissions import full_name, require
 from deltahub.registry.access.repositories import domain_of, load_repository
 from deltahub.registry.catalog.refs import resolve_revision
 from deltahub.registry.catalog.repositories import free_namespace
-from deltahub.registry.db.models import Entry, File, Repository, Revision, User, utc_now
+from deltahub.registry.db.models import File, Repository, Revision, User, utc_now
 from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.db.tables.jobs import Job
+from deltahub.registry.db.tables.trees import Entry
 from deltahub.registry.errors import (
     Conflict,
     Forbidden,

@@ -9,7 +9,8 @@ from sqlalchemy import select
 from deltahub.codecs.files.recipe import Recipe, TensorRef
 from deltahub.registry.access.permissions import full_name
 from deltahub.registry.db.batches import PART_TENSORS, batches
-from deltahub.registry.db.models import Entry, File, Repository, Revision, Tensor
+from deltahub.registry.db.models import File, Repository, Revision, Tensor
+from deltahub.registry.db.tables.trees import Entry
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import (
     DataLost,

@@ -10,14 +10,17 @@ from deltahub.registry.access.caller import Caller
 from deltahub.registry.access.repositories import DEFAULT_BRANCH
 from deltahub.registry.access.visibility import sharing_domains
 from deltahub.registry.catalog.new_revision import commit_id_of, insert_revision, new_revision
-from deltahub.registry.catalog.operations import Node, Tree
+from deltahub.registry.catalog.operations import tree_file
 from deltahub.registry.catalog.repositories import add_repository
+from deltahub.registry.catalog.trees.read import Tree
+from deltahub.registry.catalog.trees.sums import Change, sums_of
+from deltahub.registry.catalog.trees.write import change_tree
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.models import File, LineageEdge, Ref, Repository, Revision
 from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.errors import Conflict, JobNotFound, Unavailable
-from deltahub.registry.names import entry_mode, validate_ref, validate_tree
+from deltahub.registry.names import validate_ref, validate_tree
 from deltahub.registry.packs.holds import release_job
 from deltahub.registry.quotas.limits import check_used
 from deltahub.registry.quotas.usage import measure
@@ -110,15 +113,19 @@ def _add_branch(
     domains = sharing_domains(session, repository)
     if any(file.domain_id not in domains for file in rows.values()):
         raise Conflict("an input became private or public while the job ran: start it again")
-    tree: Tree = {path: _node(path, rows[row]) for path, row in branch.files.items()}
+    files = {path: tree_file(path, rows[row]) for path, row in branch.files.items()}
     small = files_of_uploads(
         session, repository.domain_id, complete_uploads(session, caller, set(uploads.values()))
     )
-    tree |= {path: _node(path, small[sha256]) for path, sha256 in uploads.items()}
-    validate_tree(tree)
+    files |= {path: tree_file(path, small[sha256]) for path, sha256 in uploads.items()}
+    validate_tree(files)
     revision = new_revision(caller, repository, None, branch.message, result.base)
-    revision.commit = commit_id_of(f"{result.name}@{branch.ref}", caller.name, revision, tree)
-    insert_revision(session, repository, revision, tree, branch.ref, is_new=True)
+    name, sums = f"{result.name}@{branch.ref}", sums_of(files.items())
+    revision.commit = commit_id_of(name, caller.name, revision, sums)
+    changed = Change(revision.number, bytes.fromhex(revision.commit))
+    empty = Tree(session, None)
+    revision.tree_id = change_tree(session, repository.id, empty, files, changed)
+    insert_revision(session, repository, revision, branch.ref, is_new=True)
     for parent in dict.fromkeys(branch.parents):
         if parent != result.base[1]:
             session.add(
@@ -135,7 +142,3 @@ def _files(session: ReadSession, rows: Collection[int]) -> dict[int, File]:
     if any(row not in found or found[row].state == "lost" for row in rows):
         raise Unavailable("a file of the result was deleted, or was found to be lost, meanwhile")
     return found
-
-
-def _node(path: str, file: File) -> Node:
-    return Node(file.id, entry_mode(path, file.size), file.sha256, file.size, file.state)

@@ -1,14 +1,14 @@
 """Dropping revisions: nobody can read them from then on, and gc frees their bytes after a grace.
 
-A dropped revision moves, with its entries, to tables of its own. Whatever asks which files a
-repository has, or who may read a tensor, looks at `revisions` and `entries`, so it cannot forget to
-leave out what was dropped.
+A dropped revision moves, with its tree, to a table of its own. Whatever asks which files a
+repository has, or who may read a tensor, begins at `revisions`, so it cannot forget to leave out
+what was dropped.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
-from sqlalchemy import delete, exists, insert, literal, select, update
+from sqlalchemy import delete, exists, select, update
 from sqlalchemy.orm import aliased
 
 from deltahub.registry.access import audit
@@ -16,9 +16,10 @@ from deltahub.registry.access.caller import Caller
 from deltahub.registry.access.repositories import load_repository
 from deltahub.registry.catalog.refs import delete_ref_row
 from deltahub.registry.db.batches import batches
-from deltahub.registry.db.models import Entry, File, LineageEdge, Ref, Repository, Revision
+from deltahub.registry.db.models import File, LineageEdge, Ref, Repository, Revision
 from deltahub.registry.db.session import ReadSession, WriteSession
-from deltahub.registry.db.tables.retention import DroppedEntry, DroppedRevision
+from deltahub.registry.db.tables.retention import DroppedRevision
+from deltahub.registry.db.tree_files import files_of
 from deltahub.registry.quotas.usage import measure
 from deltahub.registry.registry import Registry
 
@@ -126,18 +127,15 @@ def drop(
                 declared_base=row.declared_base,
                 reason=reason,
                 dropped_by=None if caller is None else caller.name,
+                tree_id=row.tree_id,
             )
             session.add(dropped)
-            session.flush()
-            entries = select(literal(dropped.id), Entry.path, Entry.file_id, Entry.mode).where(
-                Entry.revision_id == row.id
-            )
-            columns = ["dropped_id", "path", "file_id", "mode"]
-            session.execute(insert(DroppedEntry).from_select(columns, entries))
-        listed = select(Entry.file_id).where(Entry.revision_id.in_(batch))
+        session.flush()
+        tops = select(Revision.tree_id).where(Revision.id.in_(batch), Revision.tree_id.is_not(None))
+        listed = files_of(tops)
         session.execute(update(File).where(File.id.in_(listed)).values(left_by=reason))
         _hand_over(session, batch, heirs)
-        # ON DELETE CASCADE deletes the entries and edges.
+        # ON DELETE CASCADE deletes the edges.
         session.execute(delete(Revision).where(Revision.id.in_(batch)))
     session.expire_all()
     for repository_id in repositories:

@@ -1,18 +1,21 @@
 """Drops old revisions from the middle of history, by a rule; the others keep their ids."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import func, select, update
+from sqlalchemy import select, update
 
 from deltahub.registry.access import audit
 from deltahub.registry.access.caller import Caller
 from deltahub.registry.access.permissions import full_name
 from deltahub.registry.access.repositories import load_repository
+from deltahub.registry.catalog.trees.nodes import leaves_below
 from deltahub.registry.db.batches import batches
-from deltahub.registry.db.models import Entry, File, Ref, Repository, Revision, utc_now
+from deltahub.registry.db.expressions import total
+from deltahub.registry.db.models import File, Ref, Repository, Revision, utc_now
 from deltahub.registry.db.session import ReadSession, WriteSession
+from deltahub.registry.db.tables.trees import TreeEntry
 from deltahub.registry.errors import InvalidRequest
 from deltahub.registry.registry import Registry
 from deltahub.registry.retention.drop import drop
@@ -162,19 +165,23 @@ def _kept_of(chain: Iterable[_Commit], rule: Rule) -> Iterable[int]:
 
 def _only_there(session: ReadSession, repository: Repository, leaving: set[int]) -> int:
     """Bytes of the files that only these revisions of the repository list."""
+    own = select(Revision.id, Revision.tree_id).where(Revision.repository_id == repository.id)
+    trees: tuple[set[int], set[int]] = set(), set()
+    for row_id, tree_id in session.execute(own):
+        if tree_id is not None:
+            trees[row_id in leaving].add(tree_id)
+    stay, go = (leaves_below(session, tops) for tops in trees)
     files: set[int] = set()
-    for batch in batches(sorted(leaving)):
-        files.update(session.scalars(select(Entry.file_id).where(Entry.revision_id.in_(batch))))
-    if not files:
-        return 0
+    for leaf_ids in batches(sorted(go - stay)):
+        files.update(
+            session.scalars(select(TreeEntry.file_id).where(TreeEntry.node_id.in_(leaf_ids)))
+        )
     size = 0
     for ids in batches(sorted(files)):
-        listed: Sequence[tuple[int, int]] = session.execute(
-            select(Entry.file_id, Entry.revision_id)
-            .join(Revision, Revision.id == Entry.revision_id)
-            .where(Revision.repository_id == repository.id, Entry.file_id.in_(ids))
-        ).all()
-        stays = {file for file, revision in listed if revision not in leaving}
-        gone = [file for file in ids if file not in stays]
-        size += session.scalar(select(func.sum(File.size)).where(File.id.in_(gone))) or 0
+        listed = session.execute(
+            select(TreeEntry.file_id, TreeEntry.node_id).where(TreeEntry.file_id.in_(ids))
+        )
+        kept = {file_id for file_id, leaf_id in listed if leaf_id in stay}
+        gone = [file_id for file_id in ids if file_id not in kept]
+        size += session.scalar(select(total(File.size)).where(File.id.in_(gone))) or 0
     return size

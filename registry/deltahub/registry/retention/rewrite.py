@@ -15,11 +15,13 @@ from deltahub.registry.catalog.new_revision import (
     insert_revision,
     new_revision,
 )
-from deltahub.registry.catalog.operations import tree_of
 from deltahub.registry.catalog.refs import find_ref, require_branch
+from deltahub.registry.catalog.trees.read import Tree
+from deltahub.registry.catalog.trees.write import without_files
 from deltahub.registry.db.batches import batches
-from deltahub.registry.db.models import Entry, File, Ref, Repository, Revision, User
+from deltahub.registry.db.models import File, Ref, Repository, Revision, User
 from deltahub.registry.db.session import ReadSession, WriteSession
+from deltahub.registry.db.tables.trees import Entry
 from deltahub.registry.errors import RevisionNotFound
 from deltahub.registry.names import quoted
 from deltahub.registry.registry import Registry
@@ -39,11 +41,13 @@ def squash(reg: Registry, caller: Caller | None, name: str, branch: str, message
         head = find_ref(session, repository, "branch", branch)
         if head is None:
             raise RevisionNotFound(f"{name} has no branch {quoted(branch)}")
-        tree = tree_of(session, head)
         declared = head.declared_base, head.declared_base_revision_id
         squashed = new_revision(caller, repository, None, message, declared)
-        squashed.commit = commit_id_of(name, caller.name, squashed, tree)
-        insert_revision(session, repository, squashed, tree, branch, is_new=False)
+        squashed.number = head.number  # it stands for all before it: see TreeEntry
+        squashed.tree_id = head.tree_id
+        sums = Tree(session, head.tree_id).sums
+        squashed.commit = commit_id_of(name, caller.name, squashed, sums)
+        insert_revision(session, repository, squashed, branch, is_new=False)
         drop_unreachable(session, caller, repository, "squashed", {head.id: squashed.id})
         detail = {"branch": branch}
         audit.append(session, caller, "revision.squash", f"{name}@{squashed.commit}", detail)
@@ -99,23 +103,17 @@ def _files(session: ReadSession, repository: Repository, hashes: Collection[str]
 
 def _rewrite(session: WriteSession, repository: Repository, files: set[int]) -> dict[int, int]:
     """Make revisions without the files; old revision -> new, the oldest first."""
-    having: set[int] = set()
-    for batch in batches(sorted(files)):
-        query = (
-            select(Entry.revision_id)
-            .join(Revision, Revision.id == Entry.revision_id)
-            .where(Revision.repository_id == repository.id, Entry.file_id.in_(batch))
-        )
-        having.update(session.scalars(query))
+    trees = without_files(session, repository.id, files)
     own = select(Revision).where(Revision.repository_id == repository.id).order_by(Revision.id)
     name = full_name(session, repository)
     heirs: dict[int, int] = {}
     renamed: dict[str, str] = {}
     for old in session.scalars(own).all():
-        if old.id not in having and old.parent_commit not in renamed:
+        if old.tree_id not in trees and old.parent_commit not in renamed:
             continue
         parent = None if old.parent_commit is None else renamed.get(old.parent_commit)
-        new = _without(session, repository, name, old, parent or old.parent_commit, files)
+        tree_id = trees.get(old.tree_id, old.tree_id) if old.tree_id is not None else None
+        new = _without(session, repository, name, old, parent or old.parent_commit, tree_id)
         heirs[old.id], renamed[old.commit] = new.id, new.commit
     return heirs
 
@@ -126,7 +124,7 @@ def _without(
     name: str,
     old: Revision,
     parent: str | None,
-    files: set[int],
+    tree_id: int | None,
 ) -> Revision:
     author = None if old.author_id is None else session.get(User, old.author_id)
     new = Revision(
@@ -138,8 +136,9 @@ def _without(
         created_at=old.created_at,
         declared_base=old.declared_base,
         declared_base_revision_id=old.declared_base_revision_id,
+        tree_id=tree_id,
     )
-    tree = {path: node for path, node in tree_of(session, old).items() if node.file_id not in files}
-    new.commit = commit_id_of(name, "" if author is None else author.name, new, tree)
-    insert_alone(session, repository, new, tree)
+    sums = Tree(session, tree_id).sums
+    new.commit = commit_id_of(name, "" if author is None else author.name, new, sums)
+    insert_alone(session, repository, new)
     return new

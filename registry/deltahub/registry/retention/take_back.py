@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import delete, insert, literal, select
+from sqlalchemy import delete, select
 
 from deltahub.registry.access import audit
 from deltahub.registry.access.caller import Caller
@@ -12,12 +12,13 @@ from deltahub.registry.access.visibility import sharing_domains
 from deltahub.registry.catalog import declared_base
 from deltahub.registry.catalog.commit import find_commit
 from deltahub.registry.catalog.lists.model_tags import move_main
+from deltahub.registry.catalog.new_revision import enqueue_ingest
 from deltahub.registry.catalog.refs import RefInfo, find_ref
-from deltahub.registry.db.models import Entry, File, Ref, Repository, Revision, utc_now
+from deltahub.registry.db.models import File, Ref, Repository, Revision, utc_now
 from deltahub.registry.db.session import ReadSession, WriteSession
-from deltahub.registry.db.tables.retention import DroppedEntry, DroppedRevision
+from deltahub.registry.db.tables.retention import DroppedRevision
+from deltahub.registry.db.tree_files import files_of
 from deltahub.registry.errors import Conflict, RevisionNotFound
-from deltahub.registry.jobs import ingest_jobs
 from deltahub.registry.names import quoted, validate_commit_id, validate_ref
 from deltahub.registry.quotas.limits import check_used
 from deltahub.registry.quotas.usage import measure
@@ -125,11 +126,8 @@ def _check_domain(
 ) -> None:
     domains = sharing_domains(session, repository)
     for row in chain:
-        foreign = (
-            select(File.id)
-            .join(DroppedEntry, DroppedEntry.file_id == File.id)
-            .where(DroppedEntry.dropped_id == row.id, File.domain_id.not_in(domains))
-        )
+        tops = select(DroppedRevision.tree_id).where(DroppedRevision.id == row.id)
+        foreign = select(File.id).where(File.id.in_(files_of(tops)), File.domain_id.not_in(domains))
         if session.scalar(foreign.limit(1)) is not None:
             raise Conflict(
                 f"{name} was private when {row.commit} was dropped, and is public now: push its"
@@ -150,6 +148,7 @@ def _insert(
         author_id=dropped.author_id,
         created_at=dropped.created_at,
         declared_base=dropped.declared_base,
+        tree_id=dropped.tree_id,
     )
     base = dropped.declared_base
     if base is not None and base != declared_base.NO_BASE:
@@ -157,16 +156,9 @@ def _insert(
         revision.declared_base_revision_id = None if found is None else found.id
     session.add(revision)
     session.flush()
-    entries = select(
-        literal(revision.id), DroppedEntry.path, DroppedEntry.file_id, DroppedEntry.mode
-    ).where(DroppedEntry.dropped_id == dropped.id)
-    columns = ["revision_id", "path", "file_id", "mode"]
-    session.execute(insert(Entry).from_select(columns, entries))
     session.execute(delete(DroppedRevision).where(DroppedRevision.id == dropped.id))
     if revision.declared_base_revision_id is not None:
         base_row = session.get_one(Revision, revision.declared_base_revision_id)
         declared_base.declare(session, repository, revision, base_row)
-    size = ingest_jobs.landed_bytes(session, revision.id)
-    job_id = ingest_jobs.enqueue_ingest(session, revision, size)
-    revision.ingest_job_id = job_id if size else None
+    enqueue_ingest(session, revision)
     return revision

@@ -6,19 +6,20 @@ one list nevertheless, because the entries of a commit never change.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Select, select
 
 from deltahub.registry import cancellation
-from deltahub.registry.catalog.entries import etag_of
-from deltahub.registry.db.expressions import by_code_point
-from deltahub.registry.db.models import Entry, File, Revision
+from deltahub.registry.catalog.trees.read import MAX_LEAVES, Tree
+from deltahub.registry.catalog.trees.sums import etag_of
+from deltahub.registry.db.models import File, Revision
+from deltahub.registry.db.tables.trees import TreeEntry
 from deltahub.registry.errors import RevisionNotFound
 from deltahub.registry.registry import Registry
 
-PAGE_ENTRIES = 1000
-_PATH = by_code_point(Entry.path)
+# A code point below all those that a path may contain.
+_MIN_CHARACTER: Final = "\x01"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,39 +40,39 @@ class ListedEntry:
 
 
 def entry_pages(reg: Registry, revision: Revision) -> Iterator[list[ListedEntry]]:
-    """All entries in order of path (by Unicode code point), PAGE_ENTRIES at a time.
+    """All entries in order of path (by Unicode code point), some of them at a time.
 
     RevisionNotFound if the revision is deleted before the end.
     """
     query = select(
-        Entry.path, Entry.mode, File.sha256, File.size, File.git_blob_id, File.state
-    ).join(File, File.id == Entry.file_id)
+        TreeEntry.path, TreeEntry.mode, File.sha256, File.size, File.git_blob_id, File.state
+    ).join(File, File.id == TreeEntry.file_id)
     for rows in _pages(reg, revision, query):
         yield [ListedEntry(*row) for row in rows]
 
 
 def path_pages(reg: Registry, revision: Revision) -> Iterator[list[str]]:
     """All paths in the same order and pages. RevisionNotFound as for entry_pages."""
-    for rows in _pages(reg, revision, select(Entry.path)):
+    for rows in _pages(reg, revision, select(TreeEntry.path)):
         yield [path for (path,) in rows]
 
 
 def _pages(
     reg: Registry, revision: Revision, query: Select[*tuple[Any, ...]]
 ) -> Iterator[list[Any]]:
-    in_order = query.where(Entry.revision_id == revision.id).order_by(_PATH).limit(PAGE_ENTRIES)
-    page = in_order
+    after = ""
     while True:
         cancellation.check()
         with reg.db.read() as session:
-            rows = list(session.execute(page))
-            is_last = len(rows) < PAGE_ENTRIES
-            if is_last:
-                # Rows of a deleted revision are missing from the pages, and its id may be reused.
-                now = session.get(Revision, revision.id)
-                if now is None or now.commit != revision.commit:
-                    raise RevisionNotFound(f"{revision.commit} has been deleted")
+            # The nodes of a deleted revision are gone, and its id may be given again.
+            now = session.get(Revision, revision.id)
+            if now is None or now.commit != revision.commit:
+                raise RevisionNotFound(f"{revision.commit} has been deleted")
+            tree = Tree(session, now.tree_id)
+            leaf_ids = next(tree.leaf_ids(after, n_at_first=MAX_LEAVES), [])
+            in_leaves = TreeEntry.node_id.in_(leaf_ids), TreeEntry.path >= after
+            rows = list(session.execute(query.where(*in_leaves).order_by(TreeEntry.path)))
         yield rows
-        if is_last:
+        if not rows:
             return
-        page = in_order.where(_PATH > rows[-1][0])
+        after = rows[-1][0] + _MIN_CHARACTER

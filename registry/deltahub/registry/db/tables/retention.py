@@ -29,18 +29,7 @@ class DroppedRevision(Base):
     reason: Mapped[str] = mapped_column(String(20))  # retention/drop.py: Reason
     dropped_at: Mapped[datetime] = mapped_column(UtcDateTime, default=utc_now, index=True)
     dropped_by: Mapped[str | None] = mapped_column(String(96))  # None: a rule of retention, or gc
-
-
-class DroppedEntry(Base):
-    """Path -> file in a dropped revision."""
-
-    __tablename__ = "dropped_entries"
-    dropped_id: Mapped[int] = mapped_column(
-        ForeignKey("dropped_revisions.id", ondelete="CASCADE"), primary_key=True
-    )
-    path: Mapped[str] = mapped_column(String(1024), primary_key=True)
-    file_id: Mapped[int] = mapped_column(ForeignKey("files.id"), index=True)
-    mode: Mapped[str] = mapped_column(String(8))
+    tree_id: Mapped[int | None] = mapped_column(ForeignKey("tree_nodes.id"), index=True)
 
 
 class RetentionRule(Base):

@@ -7,7 +7,6 @@ from sqlalchemy.orm import Session
 
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.models import (
-    Entry,
     File,
     FileTensor,
     Frame,
@@ -16,6 +15,7 @@ from deltahub.registry.db.models import (
     Revision,
     TensorBase,
 )
+from deltahub.registry.db.tables.trees import Entry
 from deltahub.registry.names import quoted
 
 # Files that a finding names; it counts all of them.

@@ -7,8 +7,9 @@ from blake3 import blake3
 from sqlalchemy import select
 
 from deltahub.registry.db.batches import batches
-from deltahub.registry.db.models import Entry, File, Revision, Tensor, TensorBase
+from deltahub.registry.db.models import File, Revision, Tensor, TensorBase
 from deltahub.registry.db.session import ReadSession
+from deltahub.registry.db.tables.trees import Entry
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import DataLost
 from deltahub.registry.failpoints import reached

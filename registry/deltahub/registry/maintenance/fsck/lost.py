@@ -2,15 +2,8 @@
 
 from sqlalchemy import exists, func, select
 
-from deltahub.registry.db.models import (
-    Entry,
-    File,
-    FileTensor,
-    Namespace,
-    Repository,
-    Revision,
-    Tensor,
-)
+from deltahub.registry.db.models import File, FileTensor, Namespace, Repository, Revision, Tensor
+from deltahub.registry.db.tables.trees import Entry
 from deltahub.registry.maintenance.fsck.findings import Finding, Findings
 from deltahub.registry.names import quoted
 from deltahub.registry.registry import Registry

@@ -9,7 +9,6 @@ from deltahub.codecs.frames.pack import HEADER, PACK_INDEX_BYTES, TRAILER_BYTES
 from deltahub.registry.db.models import (
     PUBLIC_DOMAIN_KEY,
     Domain,
-    Entry,
     File,
     FileTensor,
     Frame,
@@ -20,6 +19,7 @@ from deltahub.registry.db.models import (
     Tensor,
     TensorBase,
 )
+from deltahub.registry.db.tables.trees import Entry
 from deltahub.registry.maintenance.fsck.findings import Finding, Findings
 from deltahub.registry.packs.locations import bases_of
 from deltahub.registry.packs.reading.chain import MAX_CHAIN

@@ -7,6 +7,7 @@ from datetime import datetime
 
 from sqlalchemy import delete, exists, select, update
 
+from deltahub.registry.catalog.trees.nodes import free
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.models import (
     File,
@@ -122,10 +123,11 @@ class _Collector:
                 gone = session.scalars(
                     delete(DroppedRevision)
                     .where(DroppedRevision.id.in_(batch), due)
-                    .returning(DroppedRevision.id)
+                    .returning(DroppedRevision.tree_id)
                     .execution_options(synchronize_session=False)
-                )
-                self._outcome.revisions += len(gone.all())
+                ).all()
+                free(session, (tree_id for tree_id in gone if tree_id is not None))
+                self._outcome.revisions += len(gone)
 
     def remove_files(self, files: Sequence[int]) -> None:
         for batch in batches(files):

@@ -25,7 +25,8 @@ from deltahub.registry.db.models import (
     TensorBase,
     Xorb,
 )
-from deltahub.registry.db.tables.retention import DroppedEntry, DroppedRevision
+from deltahub.registry.db.tables.retention import DroppedRevision
+from deltahub.registry.db.tables.trees import DroppedEntry
 from deltahub.registry.maintenance.gc.conditions import (
     Moment,
     file_is_dead,

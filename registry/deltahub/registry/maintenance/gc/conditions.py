@@ -7,7 +7,6 @@ from sqlalchemy import ColumnElement, Select, exists, func, or_, select
 from sqlalchemy.orm import aliased
 
 from deltahub.registry.db.models import (
-    Entry,
     File,
     FileTensor,
     Frame,
@@ -18,7 +17,8 @@ from deltahub.registry.db.models import (
     TensorBase,
 )
 from deltahub.registry.db.tables.jobs import Job
-from deltahub.registry.db.tables.retention import DroppedEntry, DroppedRevision
+from deltahub.registry.db.tables.retention import DroppedRevision
+from deltahub.registry.db.tables.trees import DroppedEntry, Entry
 
 ACTIVE_JOB_STATES = ("queued", "running")
 

@@ -25,11 +25,9 @@ from deltahub.server.turns import reads
 router = APIRouter(route_class=BoundedRoute, prefix="/api/models/{namespace}/{name}")
 
 _PAGE = 1000
-_PAGE_EXPANDED = 50  # smaller, because each entry may cost a walk through the history
+_PAGE_EXPANDED = 50  # as clients are used to
 _MAX_PATHS = 10_000
 _MAX_PATHS_BYTES = 1 << 20
-# Comparing an entry with an older one is this much cheaper than what a list does for an entry.
-COMPARED_A_PAGE = 2
 
 
 @router.get("/tree/{revision}")
@@ -49,8 +47,7 @@ def get_tree(
 ) -> JSONResponse:
     """List files and folders below a path, in order of path, a folder before its contents.
 
-    cursor: the path after which the page begins. expand: with the commit that changed each last, as
-    far as it is found among the entries that the hub compares for one request.
+    cursor: the path after which the page begins. expand: with the commit that changed each last.
     """
     if "\0" in cursor:
         raise InvalidRequest("the cursor is wrong: take it from the link to the next page")
@@ -66,8 +63,7 @@ def get_tree(
         files = entries_at(session, found, [key for key in keys if not key.endswith("/")])
         paths = [key.rstrip("/") for key in keys]
         xet_bytes = xet_from(hub.settings, request)
-        max_compared = COMPARED_A_PAGE * hub.settings.page_entries if expand else None
-        page = _shown(session, found, paths, files, max_compared, xet_from=xet_bytes)
+        page = _shown(session, found, paths, files, expand=expand, xet_from=xet_bytes)
     headers = {"X-Repo-Commit": found.commit}
     if has_more:
         # The link names the commit: the branch may move between two pages.
@@ -112,8 +108,7 @@ def get_paths_info(
         found = revision_of(request, session, repository, revision)
         files = entries_at(session, found, paths)
         xet_bytes = xet_from(hub.settings, request)
-        max_compared = COMPARED_A_PAGE * hub.settings.page_entries if expand else None
-        shown = _shown(session, found, paths, files, max_compared, xet_from=xet_bytes)
+        shown = _shown(session, found, paths, files, expand=expand, xet_from=xet_bytes)
     return JSONResponse(shown)
 
 
@@ -122,26 +117,25 @@ def _shown(
     revision: Revision,
     paths: Collection[str],
     files: Mapping[str, EntryInfo],
-    max_compared: int | None,
     *,
+    expand: bool,
     xet_from: int | None,
 ) -> list[dict[str, Any]]:
     """The JSON of the paths that exist: those in files, and folders of the revision.
 
-    max_compared: with the commits that changed them last, as far as they are found by comparing
-    this many entries; None for without.
+    expand: with the commits that changed them last.
     """
     asked = [path for path in paths if path not in files]
-    folders = read_folders(session, revision, asked, max_compared or 0) if asked else {}
-    changes: Mapping[str, CommitInfo] = {}
-    if max_compared is not None:
-        inside = {path: [path] for path in files}
-        inside |= {path: it.paths for path, it in folders.items() if it.paths is not None}
-        changes = last_changes(session, revision, inside, max_compared)
+    folders = read_folders(session, revision, asked) if asked else {}
+    commits: Mapping[str, CommitInfo] = {}
+    if expand:
+        changes = {path: entry.changed for path, entry in files.items()}
+        changes |= {path: folder.changed for path, folder in folders.items()}
+        commits = last_changes(session, revision, changes)
     shown = []
     for path in paths:
         if path in files:
-            shown.append(file_json(files[path], changes.get(path), xet_from=xet_from))
+            shown.append(file_json(files[path], commits.get(path), xet_from=xet_from))
         elif path in folders:
-            shown.append(folder_json(path, folders[path].id, changes.get(path)))
+            shown.append(folder_json(path, folders[path].hex_id, commits.get(path)))
     return shown

@@ -1,0 +1,46 @@
+"""Turns the database of a hub into one that an older release wrote."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from support.registry.opened import DATABASE
+
+_ENTRIES = """
+CREATE TABLE {table} (
+    {key} INTEGER NOT NULL,
+    path VARCHAR(1024) NOT NULL,
+    file_id INTEGER NOT NULL,
+    mode VARCHAR(8) NOT NULL,
+    CONSTRAINT pk_{table} PRIMARY KEY ({key}, path),
+    CONSTRAINT fk_{table}_{key}_{owner} FOREIGN KEY({key}) REFERENCES {owner} (id)
+        ON DELETE CASCADE,
+    CONSTRAINT fk_{table}_file_id_files FOREIGN KEY(file_id) REFERENCES files (id)
+)
+"""
+_COPY = """
+INSERT INTO {table} SELECT r.id, e.path, e.file_id, e.mode FROM {owner} r
+    JOIN tree_links t ON t.parent_id = r.tree_id
+    JOIN tree_links g ON g.parent_id = t.child_id
+    JOIN tree_entries e ON e.node_id = g.child_id
+"""
+
+
+def make_0006(folder: Path) -> None:
+    """Take away what version 0007 added: all entries of each revision instead of trees."""
+    with closing(sqlite3.connect(folder / "data" / DATABASE)) as database:
+        for table, key, owner in (
+            ("entries", "revision_id", "revisions"),
+            ("dropped_entries", "dropped_id", "dropped_revisions"),
+        ):
+            names = {"table": table, "key": key, "owner": owner}
+            database.execute(_ENTRIES.format(**names))
+            database.execute(_COPY.format(**names))
+            database.execute(f"CREATE INDEX ix_{table}_file_id ON {table} (file_id)")
+            database.execute(f"DROP INDEX ix_{owner}_tree_id")
+            database.execute(f"ALTER TABLE {owner} DROP COLUMN tree_id")
+        for table in ("tree_entries", "tree_links", "tree_nodes"):
+            database.execute(f"DROP TABLE {table}")
+        database.execute("DROP INDEX ix_files_not_ingested")
+        database.execute("UPDATE alembic_version SET version_num = '0006'")
+        database.commit()
