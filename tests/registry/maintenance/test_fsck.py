@@ -163,6 +163,7 @@ BIGGEST = "(SELECT id FROM tensors ORDER BY size DESC LIMIT 1)"
 DELTA = "(SELECT tensor_id FROM tensor_bases ORDER BY tensor_id LIMIT 1)"
 A_BASE = "(SELECT base_id FROM tensor_bases ORDER BY tensor_id LIMIT 1)"
 A_FILE = "(SELECT id FROM files WHERE kind = 'opaque' LIMIT 1)"
+A_PATH = "(SELECT min(path) FROM tree_entries)"
 PRIVATE = "(SELECT id FROM domains WHERE key != 'public' LIMIT 1)"
 
 # (change of the rows, expected code, whether to read the data)
@@ -171,6 +172,13 @@ ROW_FAULTS: list[tuple[str, str, bool]] = [
     ("UPDATE refs SET revision_id = (SELECT max(id) FROM revisions)", "ref_dangling", False),
     (f"DELETE FROM files WHERE id = {A_FILE}", "entry_dangling", False),
     (f"UPDATE files SET state = 'proving' WHERE id = {A_FILE}", "entry_dangling", False),
+    ("UPDATE tree_links SET n_files = n_files + 1", "tree_wrong", False),
+    ("UPDATE tree_links SET id_sum = zeroblob(20)", "tree_wrong", False),
+    ("UPDATE tree_links SET marks = marks | 2", "tree_wrong", False),
+    ("UPDATE tree_links SET bound = 'zz'", "tree_wrong", False),
+    ("UPDATE revisions SET tree_id = (SELECT max(id) FROM tree_nodes)", "tree_wrong", False),
+    (f"DELETE FROM tree_entries WHERE path = {A_PATH}", "tree_wrong", False),
+    ("UPDATE tree_entries SET path = path || 'x'", "tree_wrong", False),
     (f"UPDATE files SET recipe_tensor_id = 999 WHERE id = {A_FILE}", "file_incomplete", False),
     (f"UPDATE files SET state = 'landed' WHERE id = {A_FILE}", "file_incomplete", False),
     (f"DELETE FROM file_tensors WHERE tensor_id = {BIGGEST}", "file_tensors", False),

@@ -14,6 +14,7 @@ CODES = {
     "check_stopped": "a check could not go on, because the database is damaged",
     "ref_dangling": "a branch or tag points at no revision of its repository",
     "entry_dangling": "a revision lists a file that has no row, or is not verified",
+    "tree_wrong": "the tree of a revision is out of order, or its sums are not those of its files",
     "file_incomplete": "a file's row names neither an upload nor a recipe that is there",
     "file_tensors": "a file's recipe and the rows of the tensors it needs differ",
     "file_domain": "a file refers to a tensor that it may not refer to",

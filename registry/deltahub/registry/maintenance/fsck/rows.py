@@ -19,7 +19,6 @@ from deltahub.registry.db.models import (
     Tensor,
     TensorBase,
 )
-from deltahub.registry.db.tables.trees import Entry
 from deltahub.registry.maintenance.fsck.findings import Finding, Findings
 from deltahub.registry.packs.locations import bases_of
 from deltahub.registry.packs.reading.chain import MAX_CHAIN
@@ -44,18 +43,6 @@ def check_refs(session: Session) -> Findings:
     for kind, name, repository in rows:
         text = f"{kind} {name} of repository {repository} points at no revision of it"
         yield Finding("ref_dangling", f"{repository}/{name}", text)
-
-
-def check_entries(session: Session) -> Findings:
-    rows = session.execute(
-        select(Entry.revision_id, Entry.path, Entry.file_id, File.state)
-        .outerjoin(File, File.id == Entry.file_id)
-        .where(or_(File.id.is_(None), File.state.not_in(("landed", "ingested", "lost"))))
-    )
-    for revision, path, file, state in rows:
-        what = "has no row" if state is None else f"is {state}"
-        text = f"revision {revision} lists {path!r}, but its file {file} {what}"
-        yield Finding("entry_dangling", f"{revision}:{path}", text)
 
 
 def check_files(session: Session) -> Findings:
@@ -226,7 +213,6 @@ def _public_domain_id(session: Session) -> int:
 
 _CHECKS: tuple[Callable[[Session], Findings], ...] = (
     check_refs,
-    check_entries,
     check_files,
     check_file_domains,
     check_coverage,

@@ -28,6 +28,7 @@ from deltahub.registry.maintenance.fsck.findings import CODES, Finding, Findings
 from deltahub.registry.maintenance.fsck.lost import check_lost
 from deltahub.registry.maintenance.fsck.objects import check_indexes, check_objects
 from deltahub.registry.maintenance.fsck.rows import check_rows
+from deltahub.registry.maintenance.fsck.trees import check_trees
 from deltahub.registry.packs.reading.chain import VIEW_DEPTH
 from deltahub.registry.registry import Registry
 
@@ -63,6 +64,7 @@ def fsck(
     stages: list[tuple[str, Callable[[], Findings]]] = [
         ("values", lambda: check_values(reg.db)),
         ("rows", lambda: _rows(reg)),
+        ("trees", lambda: check_trees(reg)),
         ("objects", lambda: check_objects(reg)),
         ("pack indexes", lambda: check_indexes(reg)),
         ("recipes", lambda: check_recipes(reg, reader)),
