@@ -113,14 +113,14 @@ def measure(hub: EmbeddedHub) -> dict[str, Timed]:
         n_bytes = _call(connection, path)
         _call(connection, path)
         times: list[float] = []
-        before, began = _cpu_s(hub.pid), time.perf_counter()
+        before, began = cpu_s(hub.pid), time.perf_counter()
         while len(times) < _MIN_CALLS or time.perf_counter() < began + _CALL_S:
             start = time.perf_counter()
             _call(connection, path)
             times.append(time.perf_counter() - start)
-        cpu_s = _cpu_s(hub.pid) - before
+        used_s = cpu_s(hub.pid) - before
         connection.close()
-        found[path] = Timed(n_bytes, 1e3 * statistics.median(times), 1e3 * cpu_s / len(times))
+        found[path] = Timed(n_bytes, 1e3 * statistics.median(times), 1e3 * used_s / len(times))
     return found
 
 
@@ -132,7 +132,8 @@ def _call(connection: http.client.HTTPConnection, path: str) -> int:
     return len(body)
 
 
-def _cpu_s(pid: int) -> float:
+def cpu_s(pid: int) -> float:
+    """Seconds of CPU that a process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

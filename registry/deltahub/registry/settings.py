@@ -114,7 +114,7 @@ class Settings(EnvironmentSettings):
     )
     max_tensors: int = Field(default=1_000_000, description="Most tensors in one file.")
     max_path_bytes: int = Field(default=1024, le=1024, description="Longest path, UTF-8 bytes.")
-    max_entries: int = Field(default=100_000, description="Most entries in one revision.")
+    max_entries: int = Field(default=1_000_000, description="Most entries in one revision.")
     max_operations: int = Field(default=25_000, description="Most operations in one commit.")
     max_message_bytes: int = Field(default=65_536, description="Longest commit message.")
     max_request_json_bytes: int = Field(

@@ -68,8 +68,7 @@ class ServerSettings(EnvironmentSettings):
     page_entries: int = Field(
         default=100_000,
         ge=0,
-        description="Entries of revisions after which a page of a list of models ends. A request "
-        "for last commits compares twice as many.",
+        description="Entries of revisions after which a page of a list of models ends.",
     )
     max_headers_bytes: int = Field(
         default=32 << 20,

@@ -91,7 +91,7 @@ NO_FACTS: Final = Facts(0, 0, None, None, (), (), "finetune", None, None, {}, {}
 def find_files(session: ReadSession, revision: Revision, spent: Spent) -> RevisionFiles:
     """Find the files that read_facts reads, without loading the other entries."""
     paths = find_model_files(session, revision)
-    spent.n_entries += paths.n_entries + len(paths.weights)
+    spent.n_entries += len(paths.weights)
     found = entries_at(session, revision, (*_NAMED, *paths.weights))
     named = {path: found[path] for path in _NAMED if path in found}
     weights = [found[path] for path in paths.weights if path in found]
