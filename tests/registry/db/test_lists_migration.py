@@ -23,7 +23,7 @@ _TABLES = ("model_tags", "revision_facts", "public_names", "private_names")
 
 
 def make_old(folder: Path) -> None:
-    """Take away from a new hub what versions 0005 to 0007 added."""
+    """Take away from a new hub what versions 0005 to 0008 added."""
     make_0006(folder)
     with closing(sqlite3.connect(folder / "data" / DATABASE)) as database:
         for table in _LATER:

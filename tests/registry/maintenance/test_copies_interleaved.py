@@ -77,7 +77,7 @@ def test_gc_deletes_an_unknown_copy_and_leaves_one_that_is_made_meanwhile(
     reg, pack = copied.reg, copied.pack_of("ann/base")
     with reg.db.write() as session:  # as an old database over newer objects has it
         session.execute(delete(PackCopy))
-    plan = plan_gc(reg)
+    plan = plan_gc(reg, is_full=True)
     [unknown] = plan.unknown
     remove = reg.store.inner.delete_together
 

@@ -261,7 +261,7 @@ def test_unknown_objects_are_reported_and_deleted_only_when_asked(
     reg: Registry, ann: Caller
 ) -> None:
     reg.store.put("packs/ab/" + "ab" * 16, [b"whose is this?"])
-    plan = plan_gc(reg, lease_s=0, grace_s=0)
+    plan = plan_gc(reg, lease_s=0, grace_s=0, is_full=True)
     assert [item.id for item in plan.unknown] == ["packs/ab/" + "ab" * 16]
     assert plan.freed_bytes == 0
     apply_gc(reg, plan)
@@ -281,7 +281,7 @@ def test_what_others_put_under_the_hubs_prefix_is_none_of_its_business(reg: Regi
     for key in ("two/packs/ab/" + "ab" * 16, "backup/snapshots/2026-01-01t00-00-00z/snapshot.json"):
         reg.store.put(key, [b"another's"])
     reg.store.inner = Shared(reg.store.inner)
-    plan = plan_gc(reg, lease_s=0, grace_s=0)
+    plan = plan_gc(reg, lease_s=0, grace_s=0, is_full=True)
     assert plan.unknown == ()
     assert [put.key for put in plan.unfinished] == ["packs/ab/" + "ab" * 16]
     assert list(fsck(reg)) == []

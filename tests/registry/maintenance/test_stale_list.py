@@ -28,7 +28,7 @@ def test_an_object_that_a_stale_list_lacks_is_neither_missing_nor_deleted(tmp_pa
         revision = push_ingested(reg, caller(reg, "ann"), "ann/m", {"a.bin": b"a" * 5000})
         reg.store = DeferringStore(StaleListStore(reg.data_dir / "objects"), reg.db)
         assert list(fsck(reg)) == []
-        plan = plan_gc(reg, lease_s=0, grace_s=0)
+        plan = plan_gc(reg, lease_s=0, grace_s=0, is_full=True)
         assert plan.doubts == ()
         apply_gc(reg, plan, delete_unknown=True)
         assert read_file(reg, revision, "a.bin") == b"a" * 5000

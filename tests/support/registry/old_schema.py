@@ -26,8 +26,20 @@ INSERT INTO {table} SELECT r.id, e.path, e.file_id, e.mode FROM {owner} r
 """
 
 
+def make_0007(folder: Path) -> None:
+    """Take away what version 0008 added: suspects, and the triggers that note them."""
+    with closing(sqlite3.connect(folder / "data" / DATABASE)) as database:
+        query = "SELECT name FROM sqlite_master WHERE type = 'trigger' AND name LIKE '%_suspect'"
+        for (trigger,) in database.execute(query).fetchall():
+            database.execute(f"DROP TRIGGER {trigger}")
+        database.execute("DROP TABLE suspects")
+        database.execute("UPDATE alembic_version SET version_num = '0007'")
+        database.commit()
+
+
 def make_0006(folder: Path) -> None:
-    """Take away what version 0007 added: all entries of each revision instead of trees."""
+    """Take away what versions 0007 and 0008 added: each revision has all of its entries."""
+    make_0007(folder)
     with closing(sqlite3.connect(folder / "data" / DATABASE)) as database:
         for table, key, owner in (
             ("entries", "revision_id", "revisions"),

@@ -20,6 +20,7 @@ from deltahub.registry.maintenance.fsck.judge import Repaired
 from deltahub.registry.maintenance.fsck.repair import repair
 from deltahub.registry.maintenance.gc.apply import Outcome, apply_gc
 from deltahub.registry.maintenance.gc.plan import Item, Plan, plan_gc
+from deltahub.registry.maintenance.gc.settle import suspect_everything
 from deltahub.registry.retention.rules import tidy
 from deltahub.registry.settings import Settings
 from deltahub.registry.sizes import human_size
@@ -52,7 +53,15 @@ _CODES = "\n".join(f"  {code}: {meaning}" for code, meaning in CODES.items())
     "--revision-grace", "revision_grace_s", type=click.FloatRange(min=0), metavar="SECONDS",
     help="How long dropped revisions can be taken back (DELTAHUB_REVISION_GRACE_S).",
 )  # fmt: skip
-@click.option("--delete-unknown", is_flag=True, help="Also delete objects that no row knows.")
+@click.option(
+    "--full",
+    "is_full",
+    is_flag=True,
+    help="Look at all rows and objects, not only at what changed since the last collection.",
+)
+@click.option(
+    "--delete-unknown", is_flag=True, help="Also delete objects that no row knows; with --full."
+)
 @click.option(
     "--clock-was-ahead", is_flag=True,
     help="Trust this machine's clock, and set dates in the future to now. First make sure that the "
@@ -65,6 +74,7 @@ def gc(
     lease_s: float | None,
     grace_s: float | None,
     revision_grace_s: float | None,
+    is_full: bool,
     delete_unknown: bool,
     clock_was_ahead: bool,
     data_dir: Path,
@@ -83,8 +93,10 @@ def gc(
     ):
         make_plan = partial(
             plan_gc, reg, lease_s=lease_s, grace_s=grace_s, revision_grace_s=revision_grace_s,
-            clock_was_ahead=clock_was_ahead,
+            clock_was_ahead=clock_was_ahead, is_full=is_full or delete_unknown,
         )  # fmt: skip
+        if is_full and is_applied:
+            suspect_everything(reg)
         plan = make_plan()
         n_ahead = clock.count_ahead(reg) if clock_was_ahead else 0
         outcome = None

@@ -36,6 +36,7 @@ from deltahub.registry.maintenance.gc.conditions import (
     tensor_is_dead,
 )
 from deltahub.registry.maintenance.gc.plan import Item, Plan, UnfinishedPut, moment_now
+from deltahub.registry.maintenance.gc.settle import settle
 from deltahub.registry.maintenance.gc.xet import remove_ranges, remove_xorb
 from deltahub.registry.maintenance.object_rows import is_known
 from deltahub.registry.packs.copy import repack
@@ -95,6 +96,7 @@ def apply_gc(reg: Registry, plan: Plan, *, delete_unknown: bool = False) -> Outc
     if delete_unknown:
         collector.delete_unknown(plan.unknown)
     outcome.deferred = carry_out_deferred(reg)
+    settle(reg)
     held_until = reg.store.held_until()
     if held_until is not None:
         outcome.notes.append(

@@ -2,6 +2,7 @@
 
 Each condition runs once, for a moment in the far future. It returns everything that becomes garbage
 if nothing refers to it meanwhile. The due time of each row decides if it may be deleted now.
+Files, tensors and packs are looked for among the suspects (db/tables/suspects.py) alone.
 """
 
 from collections.abc import Callable, Iterable
@@ -9,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import ColumnElement, func, select, union
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from deltahub.registry.db.batches import batches
@@ -26,11 +27,14 @@ from deltahub.registry.db.models import (
     Xorb,
 )
 from deltahub.registry.db.tables.retention import DroppedRevision
+from deltahub.registry.db.tables.suspects import Suspect
 from deltahub.registry.db.tables.trees import DroppedEntry
 from deltahub.registry.maintenance.gc.conditions import (
     Moment,
+    dead_files,
     file_is_dead,
     landing_is_dead,
+    suspects,
     tensor_is_unnamed,
 )
 from deltahub.registry.maintenance.gc.xet import xorb_is_dead
@@ -107,7 +111,7 @@ class Candidates:
         )
         found: list[tuple[int, int, datetime]] = []
         for file, since, held_until, dropped_at, upload in self._session.execute(
-            query.where(file_is_dead(self._far_moment))
+            query.where(File.id.in_(suspects(Suspect.file_id)), file_is_dead(self._far_moment))
         ):
             due = self._due(since, held_until)
             if dropped_at is not None:
@@ -147,18 +151,27 @@ class Candidates:
         query = select(
             Tensor.id, Tensor.created_at, _held_until(Tensor.id), frame_bytes.scalar_subquery()
         )
+        dead = dead_files(self._far_moment)
+        may_be_dead = union(
+            suspects(Suspect.tensor_id),
+            select(FileTensor.tensor_id).where(FileTensor.file_id.in_(dead)),
+            select(File.recipe_tensor_id).where(
+                File.id.in_(dead), File.recipe_tensor_id.is_not(None)
+            ),
+        )
+        query = query.where(Tensor.id.in_(may_be_dead), tensor_is_unnamed(self._far_moment))
         sizes: dict[int, int] = {}
         dues: dict[int, datetime] = {}
         for tensor, created_at, held_until, size in self._session.execute(
-            query.where(tensor_is_unnamed(self._far_moment)).order_by(Tensor.id)
+            query.order_by(Tensor.id)
         ):
             sizes[tensor], dues[tensor] = size, self._due(created_at, held_until)
         self._wait_for_files(dues)
         unnamed = [tensor for tensor, due in dues.items() if due <= self._moment.now]
         found = [(tensor, sizes[tensor], dues[tensor]) for tensor in self._unneeded(dues)]
-        dead = self.sort("tensors that nothing needs", found, self._file_due.values())
-        anchors = set(unnamed).difference(tensor for tensor, _ in dead)
-        return dead, [(tensor, sizes[tensor]) for tensor in anchors]
+        due = self.sort("tensors that nothing needs", found, self._file_due.values())
+        anchors = set(unnamed).difference(tensor for tensor, _ in due)
+        return due, [(tensor, sizes[tensor]) for tensor in anchors]
 
     def reasons(
         self,

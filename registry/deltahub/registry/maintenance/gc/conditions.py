@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from sqlalchemy import ColumnElement, Select, exists, func, or_, select
-from sqlalchemy.orm import aliased
+from sqlalchemy.orm import InstrumentedAttribute, aliased
 
 from deltahub.registry.db.models import (
     File,
@@ -18,6 +19,7 @@ from deltahub.registry.db.models import (
 )
 from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.db.tables.retention import DroppedRevision
+from deltahub.registry.db.tables.suspects import Suspect
 from deltahub.registry.db.tables.trees import DroppedEntry, Entry
 
 ACTIVE_JOB_STATES = ("queued", "running")
@@ -79,8 +81,14 @@ def file_is_dead(moment: Moment, file: type[File] = File) -> ColumnElement[bool]
 
 
 def dead_files(moment: Moment) -> Select[int]:
+    """A query for the dead files among the suspects, which are all that may be dead."""
     file = aliased(File)
-    return select(file.id).where(file_is_dead(moment, file))
+    return select(file.id).where(file.id.in_(suspects(Suspect.file_id)), file_is_dead(moment, file))
+
+
+def suspects(column: InstrumentedAttribute[Any]) -> Select[Any]:
+    """A query for the rows of one kind that may be garbage. column: of Suspect."""
+    return select(column).where(column.is_not(None))
 
 
 def hold_is_live(moment: Moment) -> ColumnElement[bool]:

@@ -5,8 +5,9 @@ holds no live frame, and deletes the pack once no reader can still read it. A cr
 garbage that the next run finds, never a row without its object.
 """
 
+import secrets
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from stat import S_ISREG
@@ -21,12 +22,14 @@ from deltahub.registry.db.integrity import file_damage
 from deltahub.registry.db.models import Frame, Landing, Pack, XetRange, Xorb, utc_now
 from deltahub.registry.db.tables.scrub import PackCopy
 from deltahub.registry.db.tables.stores import DeferredDeletion
+from deltahub.registry.db.tables.suspects import Suspect
 from deltahub.registry.maintenance.clock import dates_ahead
 from deltahub.registry.maintenance.gc.candidates import Candidates, Waiting
 from deltahub.registry.maintenance.gc.conditions import (
     Moment,
     pack_is_abandoned,
     pack_is_past_lease,
+    suspects,
 )
 from deltahub.registry.maintenance.gc.xet import range_is_dead
 from deltahub.registry.maintenance.object_rows import hub_objects
@@ -46,6 +49,8 @@ from deltahub.registry.storage.keys import (
 REPACK_BELOW = 0.7
 # A younger local file or unfinished put may belong to a running process (docs/cli.md).
 LEFTOVER_AGE = timedelta(days=1)
+# Live packs that a plan looks for in the store.
+_SEEN_PACKS = 100
 
 
 @dataclass(frozen=True)
@@ -142,9 +147,12 @@ def plan_gc(
     grace_s: float | None = None,
     revision_grace_s: float | None = None,
     clock_was_ahead: bool = False,
+    is_full: bool = False,
 ) -> Plan:
     """The plan of a collection at this moment. Changes nothing.
 
+    It looks at what is new, or has lost a reference, since the last collection. is_full: and at all
+    objects of the store, for those without a row.
     lease_s: seconds that condemned packs are kept for readers (default: settings.read_lease_s).
     grace_s: seconds that unreferenced rows are kept (default: settings.hold_ttl_s).
     revision_grace_s: seconds in which a dropped revision can be taken back (default:
@@ -158,17 +166,18 @@ def plan_gc(
         settings.revision_grace_s if revision_grace_s is None else revision_grace_s,
     )
     doubts: list[str] = []
-    objects = {item.key: item.size for item in hub_objects(reg.store)}
+    objects = {item.key: item.size for item in hub_objects(reg.store)} if is_full else {}
     with reg.db.read() as session:
         doubts += _damage_doubts(reg)
         if not clock_was_ahead:
             doubts += _clock_doubts(session, moment)
-        doubts += _missing_objects(session, reg.store, objects)
+        packs_to_see = _live_packs(session, None if is_full else _SEEN_PACKS)
+        doubts += _missing_objects(packs_to_see, reg.store, objects)
         candidates = Candidates(session, moment)
         revisions = candidates.revisions()
         files = candidates.files()
         uploads = candidates.uploads(
-            lambda upload: objects.get(landing_key(upload), 0) + (reg.spool.size(upload) or 0)
+            lambda upload: _size(reg.store, landing_key(upload)) + (reg.spool.size(upload) or 0)
         )
         xorbs = candidates.xorbs()
         dead, anchors = candidates.tensors()
@@ -255,7 +264,7 @@ def _packs_after_deletion(
     mostly_dead: list[tuple[str, int, datetime]] = []
     sparse: list[tuple[str, int]] = []
     empty: set[str] = set()
-    rows = session.execute(
+    query = (
         select(
             Pack.id,
             Pack.size,
@@ -267,9 +276,12 @@ def _packs_after_deletion(
         .outerjoin(Frame, Frame.pack_id == Pack.id)
         .where(Pack.state.in_(("live", "damaged")))
         .group_by(Pack.id, Pack.size, Pack.created_at, Pack.state)
-        .order_by(Pack.id)
     )
-    for pack, size, created_at, state, count, frame_bytes in rows:
+    rows = list(session.execute(query.where(Pack.id.in_(suspects(Suspect.pack_id)))))
+    others = set(dead_frames).difference(row[0] for row in rows)
+    for packs in batches(sorted(others)):
+        rows += session.execute(query.where(Pack.id.in_(packs)))
+    for pack, size, created_at, state, count, frame_bytes in sorted(rows):
         dead_count, dead_bytes = dead_frames.get(pack, (0, 0))
         needed = live_pack_bytes(count - dead_count, frame_bytes - dead_bytes)
         if count == dead_count:
@@ -299,10 +311,28 @@ def _clock_doubts(session: Session, moment: Moment) -> Iterator[str]:
         )
 
 
-def _missing_objects(session: Session, store: Store, objects: dict[str, int]) -> Iterator[str]:
-    """A doubt if objects of live packs are missing or short: this may be the wrong folder."""
+def _live_packs(session: Session, most: int | None) -> Sequence[tuple[str, int]]:
+    """(id, bytes) of live packs: all, or as many from a random place on."""
+    query = select(Pack.id, Pack.size).where(Pack.state == "live").order_by(Pack.id).limit(most)
+    if most is None:
+        return session.execute(query).all()
+    found = session.execute(query.where(Pack.id >= secrets.token_hex(16))).all()
+    return found if len(found) == most else [*found, *session.execute(query).all()]
+
+
+def _size(store: Store, key: str) -> int:
+    try:
+        return store.size(key)
+    except ObjectNotFound:
+        return 0
+
+
+def _missing_objects(
+    packs: Iterable[tuple[str, int]], store: Store, objects: dict[str, int]
+) -> Iterator[str]:
+    """A doubt if objects of these packs are missing or short: this may be the wrong folder."""
     missing = []
-    for pack_id, size in session.execute(select(Pack.id, Pack.size).where(Pack.state == "live")):
+    for pack_id, size in packs:
         if objects.get(pack_key(pack_id)) == size:
             continue
         try:  # the object may be newer than the list of objects
@@ -311,7 +341,7 @@ def _missing_objects(session: Session, store: Store, objects: dict[str, int]) ->
             is_whole = False
         if not is_whole:
             missing.append(pack_id)
-    if missing:
+    if missing := list(dict.fromkeys(missing)):
         yield (
             f"{len(missing)} live packs (the first is {missing[0]}) are missing from the store or "
             "cut short: is this the right data folder, and is its disk there? If they are lost for "
