@@ -15,6 +15,7 @@ from deltahub.registry.catalog.trees.write import change_tree, without_files
 from deltahub.registry.db.models import File, Revision
 from deltahub.registry.db.session import WriteSession
 from deltahub.registry.db.tables.trees import TreeNode
+from deltahub.registry.maintenance.fsck.cursor import Cursor
 from deltahub.registry.maintenance.fsck.trees import check_trees
 from support.registry.opened import caller, opened_registry, push
 
@@ -85,7 +86,7 @@ def test_a_tree_is_what_its_changes_made(
         for tree_id, earlier in versions:
             assert dict(Tree(session, tree_id).between("")) == earlier
         session.get_one(Revision, 1).tree_id = versions[-1][0]
-    assert list(check_trees(reg)) == []
+    assert list(check_trees(reg, Cursor())) == []
 
 
 def check_reading(draw: Random, tree: Tree, model: dict[str, TreeFile]) -> None:

@@ -12,6 +12,7 @@ from deltahub.registry.catalog.history import last_changes
 from deltahub.registry.catalog.pages.folders import read_folders
 from deltahub.registry.catalog.refs import create_ref, resolve_revision
 from deltahub.registry.catalog.trees.read import Tree
+from deltahub.registry.maintenance.fsck.cursor import Cursor
 from deltahub.registry.maintenance.fsck.trees import check_trees
 from deltahub.registry.retention.drop import delete_ref
 from deltahub.registry.retention.take_back import take_back
@@ -63,7 +64,7 @@ def test_revisions_show_the_same_and_share_their_nodes(tmp_path: Path) -> None:
     with opened_registry(tmp_path) as reg:
         ann = caller_of(reg, NAME)
         assert shown(reg) == before
-        assert list(check_trees(reg)) == []
+        assert list(check_trees(reg, Cursor())) == []
         with reg.db.read() as session:
             n_entries = session.scalar(text("SELECT count(*) FROM tree_entries")) or 0
         assert n_entries < 5 * len(PATHS)  # of 15 revisions
@@ -73,4 +74,4 @@ def test_revisions_show_the_same_and_share_their_nodes(tmp_path: Path) -> None:
             paths = [entry.path for entry in list_entries(session, back)]
         assert paths == sorted([*PATHS, "gone.txt"])
         push(reg, ann, NAME, {"README.md": b"# after"})
-        assert list(check_trees(reg)) == []
+        assert list(check_trees(reg, Cursor())) == []

@@ -16,8 +16,8 @@ from deltahub.registry.errors import DataLost, HashMismatch, Unavailable
 from deltahub.registry.ingest.pipeline import Ingest
 from deltahub.registry.landings.damage import UploadDamaged
 from deltahub.registry.landings.reader import LandingReader
-from deltahub.registry.maintenance.fsck.repair import repair
 from deltahub.registry.maintenance.fsck.run import fsck
+from deltahub.registry.maintenance.repair.run import repair
 from deltahub.registry.reports.revision import report_revision
 from deltahub.registry.storage.base import ObjectNotFound, ShortObject, StoreUnavailable
 from deltahub.registry.storage.checksums import BLOCK_BYTES

@@ -14,8 +14,8 @@ from deltahub.registry.commands import scrub as command
 from deltahub.registry.db.models import Landing, Pack, utc_now
 from deltahub.registry.losses.findings import open_findings
 from deltahub.registry.losses.presence import StoreSeemsAway
-from deltahub.registry.maintenance.fsck.repair import repair
 from deltahub.registry.maintenance.fsck.run import fsck
+from deltahub.registry.maintenance.repair.run import repair
 from deltahub.registry.maintenance.scrub.pace import Pace
 from deltahub.registry.maintenance.scrub.run import Scrub
 from deltahub.registry.replicas.need import packs_to_copy

@@ -12,9 +12,9 @@ from deltahub.registry.db.models import Frame, Landing, Pack, utc_now
 from deltahub.registry.db.tables.scrub import PackCopy
 from deltahub.registry.db.tables.stores import DeferredDeletion, DeletionHold
 from deltahub.registry.landings.damage import mark_damaged
-from deltahub.registry.maintenance.fsck.repair import repair
 from deltahub.registry.maintenance.move.copier import Copier
 from deltahub.registry.maintenance.move.run import Moved
+from deltahub.registry.maintenance.repair.run import repair
 from deltahub.registry.replicas.copies import make_copy
 from deltahub.registry.storage.base import Buffer, ObjectInfo, Store, StoreFull
 from deltahub.registry.storage.forwarding import ForwardingStore

@@ -6,7 +6,7 @@ from sqlalchemy import select
 from deltahub.registry.catalog.commit import AddFile, commit
 from deltahub.registry.db.models import File
 from deltahub.registry.errors import DataLost
-from deltahub.registry.maintenance.fsck.repair import repair
+from deltahub.registry.maintenance.repair.run import repair
 from deltahub.registry.packs.locations import locate
 from deltahub.registry.storage.keys import pack_key
 from support.registry.collecting import collect, is_clean

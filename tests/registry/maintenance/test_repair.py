@@ -15,8 +15,8 @@ from deltahub.registry.db.models import Frame, Pack, Tensor
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import Conflict, DataLost, UploadNotFound
 from deltahub.registry.losses.presence import StoreSeemsAway
-from deltahub.registry.maintenance.fsck.repair import Repaired, repair
 from deltahub.registry.maintenance.fsck.run import fsck
+from deltahub.registry.maintenance.repair.run import Repaired, repair
 from deltahub.registry.storage.keys import pack_key
 from deltahub.registry.uploads.known_files import query_and_keep
 from deltahub.registry.uploads.known_tensors import query_and_hold

@@ -9,8 +9,8 @@ from sqlalchemy import func, select
 from deltahub.registry.db.models import Frame, Pack, Tensor
 from deltahub.registry.errors import DataLost
 from deltahub.registry.maintenance.backup.run import backup
-from deltahub.registry.maintenance.fsck.repair import repair
-from deltahub.registry.maintenance.fsck.salvage import salvage
+from deltahub.registry.maintenance.repair.run import repair
+from deltahub.registry.maintenance.repair.salvage import salvage
 from deltahub.registry.storage.keys import pack_key
 from support import forked
 from support.registry.backing_up import findings as backup_findings

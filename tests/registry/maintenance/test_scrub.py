@@ -22,7 +22,7 @@ from deltahub.registry.landings.damage import mark_damaged
 from deltahub.registry.losses.presence import StoreSeemsAway
 from deltahub.registry.losses.second_copies import ask_for_repair
 from deltahub.registry.maintenance.fsck.findings import Finding
-from deltahub.registry.maintenance.fsck.repair import repair
+from deltahub.registry.maintenance.repair.run import repair
 from deltahub.registry.maintenance.scrub.pace import Pace
 from deltahub.registry.maintenance.scrub.run import Scrub
 from deltahub.registry.replicas.copies import make_copy

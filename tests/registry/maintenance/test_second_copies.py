@@ -13,8 +13,8 @@ from deltahub.registry.catalog.repositories import delete_repository
 from deltahub.registry.db.models import Frame
 from deltahub.registry.errors import DataLost
 from deltahub.registry.losses.presence import StoreSeemsAway
-from deltahub.registry.maintenance.fsck.repair import repair
 from deltahub.registry.maintenance.fsck.run import fsck
+from deltahub.registry.maintenance.repair.run import repair
 from deltahub.registry.storage.keys import pack_key, second_copy_key
 from deltahub.registry.uploads.known_files import query_and_keep
 from support import forked

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from deltahub.registry.db.models import Landing
-from deltahub.registry.maintenance.fsck.repair import repair
+from deltahub.registry.maintenance.repair.run import repair
 from deltahub.registry.storage.keys import landing_key
 from deltahub.server.process.serve import UNSENT_BYTES
 from deltahub.server.settings import ServerSettings

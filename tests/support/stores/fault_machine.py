@@ -30,10 +30,10 @@ from deltahub.registry.ingest.pipeline import Ingest
 from deltahub.registry.ingest.verify_recipe import verify_recipe
 from deltahub.registry.jobs import queue
 from deltahub.registry.jobs.transient import is_transient
-from deltahub.registry.maintenance.fsck.repair import repair
 from deltahub.registry.maintenance.fsck.run import fsck
 from deltahub.registry.maintenance.gc.apply import apply_gc
 from deltahub.registry.maintenance.gc.plan import plan_gc
+from deltahub.registry.maintenance.repair.run import repair
 from deltahub.registry.reencode.recompress import apply_recompress, plan_recompress
 from deltahub.registry.reencode.replan import Replanner
 from deltahub.registry.reencode.triggers import after_ingest

@@ -16,11 +16,11 @@ from deltahub.registry.commands.options import data_dir_option, json_option
 from deltahub.registry.maintenance import clock
 from deltahub.registry.maintenance.fsck import run
 from deltahub.registry.maintenance.fsck.findings import CODES
-from deltahub.registry.maintenance.fsck.judge import Repaired
-from deltahub.registry.maintenance.fsck.repair import repair
 from deltahub.registry.maintenance.gc.apply import Outcome, apply_gc
 from deltahub.registry.maintenance.gc.plan import Item, Plan, plan_gc
 from deltahub.registry.maintenance.gc.settle import suspect_everything
+from deltahub.registry.maintenance.repair.judge import Repaired
+from deltahub.registry.maintenance.repair.run import repair
 from deltahub.registry.retention.rules import tidy
 from deltahub.registry.settings import Settings
 from deltahub.registry.sizes import human_size
@@ -137,10 +137,23 @@ def gc(
     is_flag=True,
     help="With --repair: also if more than half of the packs are gone.",
 )
+@click.option(
+    "--resume",
+    "resumed",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Keep the place that the run has reached in this file, and go on from there if the run "
+    "before did not end. The file goes at the end.",
+)
 @data_dir_option
 @json_option
 def fsck(
-    read_data: bool, is_repaired: bool, accept_loss: bool, data_dir: Path, as_json: bool
+    read_data: bool,
+    is_repaired: bool,
+    accept_loss: bool,
+    resumed: Path | None,
+    data_dir: Path,
+    as_json: bool,
 ) -> None:
     """Check what the hub says it has against what is there. Without --repair, changes nothing.
 
@@ -161,7 +174,8 @@ def fsck(
             )
             if not as_json:
                 click.echo("\n".join(_repair_lines(repaired)))
-        for finding in run.fsck(reg, read_data=read_data, progress=_show_stage):
+        checked = run.fsck(reg, read_data=read_data, progress=_show_stage, resumed=resumed)
+        for finding in checked:
             found.append(finding)
             if not as_json:
                 click.echo(f"{finding.code}: {finding.text}")

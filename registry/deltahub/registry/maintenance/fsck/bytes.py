@@ -17,6 +17,7 @@ from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import RegistryError, Unavailable
 from deltahub.registry.landings.reader import hashes_of
 from deltahub.registry.losses.findings import text_of
+from deltahub.registry.maintenance.fsck.cursor import Cursor
 from deltahub.registry.maintenance.fsck.findings import Finding, Findings, code_of
 from deltahub.registry.maintenance.fsck.objects import live_packs
 from deltahub.registry.packs.copy import pack_chunks
@@ -33,9 +34,9 @@ PAGE = 500
 READ_BYTES = 4 << 20
 
 
-def check_recipes(reg: Registry, reader: FileReader) -> Findings:
+def check_recipes(reg: Registry, reader: FileReader, cursor: Cursor) -> Findings:
     """Check that each recipe is of its file, and needs exactly the tensors in the file's rows."""
-    for file in _files(reg):
+    for file in _files(reg, cursor):
         if file.state != "ingested":
             continue
         try:
@@ -65,9 +66,9 @@ def check_recipes(reg: Registry, reader: FileReader) -> Findings:
             yield Finding("file_tensors", file.sha256, text)
 
 
-def check_packs(reg: Registry) -> Findings:
+def check_packs(reg: Registry, cursor: Cursor) -> Findings:
     """Check that each live pack has the BLAKE3 of its row and of its trailer."""
-    for pack_id, _ in live_packs(reg):
+    for pack_id, _ in live_packs(reg, cursor):
         with reg.db.read() as session:
             row = session.get(Pack, pack_id)
         if row is None:
@@ -106,12 +107,12 @@ def check_copies(reg: Registry) -> Findings:
             continue  # check_objects reports it, or the copy was just deleted
 
 
-def check_tensors(reg: Registry, reader: FileReader) -> Findings:
+def check_tensors(reg: Registry, reader: FileReader, cursor: Cursor) -> Findings:
     """Check that each tensor decodes to its BLAKE3, and that its frames agree with its rows.
 
     Those that are marked as lost are left out: check_lost reports them.
     """
-    for tensor_id, content in _tensors(reg):
+    for tensor_id, content in _tensors(reg, cursor):
         try:
             found = list(check_tensor(reg, reader, tensor_id, content))
         except (RegistryError, CodecError, StoreError) as exc:
@@ -124,9 +125,9 @@ def check_tensors(reg: Registry, reader: FileReader) -> Findings:
                 yield from found
 
 
-def check_file_bytes(reg: Registry, reader: FileReader) -> Findings:
+def check_file_bytes(reg: Registry, reader: FileReader, cursor: Cursor) -> Findings:
     """Check that each file, read as a download reads it, has the SHA-256 of its row."""
-    for file in _files(reg):
+    for file in _files(reg, cursor):
         if file.state not in ("landed", "ingested"):
             continue
         digest = hashlib.sha256()
@@ -202,8 +203,8 @@ def _check_headers(reg: Registry, reader: FileReader, tensor: TensorLocation) ->
         yield Finding("frame_header", tensor.hash.hex(), text)
 
 
-def _tensors(reg: Registry) -> Iterator[tuple[int, bytes]]:
-    last = 0
+def _tensors(reg: Registry, cursor: Cursor) -> Iterator[tuple[int, bytes]]:
+    last = cursor.pages_from(0)
     while True:
         with reg.db.read() as session:
             page = session.execute(
@@ -216,10 +217,11 @@ def _tensors(reg: Registry) -> Iterator[tuple[int, bytes]]:
             return
         yield from page
         last = page[-1][0]
+        cursor.reached(last)
 
 
-def _files(reg: Registry) -> Iterator[File]:
-    last = 0
+def _files(reg: Registry, cursor: Cursor) -> Iterator[File]:
+    last = cursor.pages_from(0)
     while True:
         with reg.db.read() as session:
             page = session.scalars(
@@ -229,6 +231,7 @@ def _files(reg: Registry) -> Iterator[File]:
             return
         yield from page
         last = page[-1].id
+        cursor.reached(last)
 
 
 def _is_unchanged(reg: Registry, file: File) -> bool:

@@ -8,6 +8,7 @@ from deltahub.codecs.errors import CodecError
 from deltahub.codecs.frames.pack import read_index
 from deltahub.registry.db.models import Frame, Landing, Pack, Tensor, Xorb
 from deltahub.registry.db.tables.scrub import PackCopy
+from deltahub.registry.maintenance.fsck.cursor import Cursor
 from deltahub.registry.maintenance.fsck.findings import Finding, Findings, code_of
 from deltahub.registry.maintenance.object_rows import hub_objects, is_known
 from deltahub.registry.registry import Registry
@@ -45,9 +46,9 @@ def check_objects(reg: Registry) -> Findings:
         yield from _check_unknown(reg, key, size)
 
 
-def check_indexes(reg: Registry) -> Findings:
+def check_indexes(reg: Registry, cursor: Cursor) -> Findings:
     """Check that the index of each live pack lists all frames that rows place in it."""
-    for pack_id, size in live_packs(reg):
+    for pack_id, size in live_packs(reg, cursor):
         yield from check_index(reg, pack_id, size)
 
 
@@ -84,9 +85,9 @@ def check_index(reg: Registry, pack_id: str, size: int) -> Findings:
             yield Finding("pack_index", pack_id, text)
 
 
-def live_packs(reg: Registry) -> Iterator[tuple[str, int]]:
+def live_packs(reg: Registry, cursor: Cursor) -> Iterator[tuple[str, int]]:
     """(id, bytes) of each live pack; one transaction for 500 packs, so that the hub can write."""
-    last = ""
+    last = cursor.pages_from("")
     while True:
         with reg.db.read() as session:
             page = session.execute(
@@ -99,6 +100,7 @@ def live_packs(reg: Registry) -> Iterator[tuple[str, int]]:
             return
         yield from page
         last = page[-1][0]
+        cursor.reached(last)
 
 
 def stored_size(reg: Registry, key: str) -> int | None:

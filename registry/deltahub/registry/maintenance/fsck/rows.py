@@ -5,7 +5,6 @@ from collections.abc import Callable
 from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session, aliased
 
-from deltahub.codecs.frames.pack import HEADER, PACK_INDEX_BYTES, TRAILER_BYTES
 from deltahub.registry.db.models import (
     PUBLIC_DOMAIN_KEY,
     Domain,
@@ -81,28 +80,6 @@ def check_file_domains(session: Session) -> Findings:
         yield Finding("file_domain", sha256, f"file {sha256} needs tensor {tensor}, {what}")
 
 
-def check_coverage(session: Session) -> Findings:
-    """Check that a tensor's frames cover it without gaps or overlaps."""
-    sizes = session.execute(
-        select(Tensor.id, Tensor.hash, Tensor.size, Frame.start, Frame.size)
-        .outerjoin(Frame, Frame.tensor_id == Tensor.id)
-        .order_by(Tensor.id, Frame.start)
-        .execution_options(yield_per=10_000)
-    )
-    current: tuple[int, bytes, int] | None = None
-    covered, is_right = 0, True
-    for tensor, content, size, start, length in sizes:
-        if current is None or current[0] != tensor:
-            if current is not None and not (is_right and covered == current[2]):
-                yield _coverage_finding(*current)
-            current, covered, is_right = (tensor, content, size), 0, True
-        if start is not None:
-            is_right = is_right and start == covered and length > 0
-            covered += length
-    if current is not None and not (is_right and covered == current[2]):
-        yield _coverage_finding(*current)
-
-
 def check_frame_packs(session: Session) -> Findings:
     rows = session.execute(
         select(Frame.tensor_id, Frame.pack_id, Pack.state, Pack.domain_id, Tensor.domain_id)
@@ -120,27 +97,6 @@ def check_frame_packs(session: Session) -> Findings:
         what = f"of domain {pack_domain}" if state in IN_USE else f"that is {state or 'gone'}"
         text = f"tensor {tensor} of domain {domain} lies in pack {pack} {what}"
         yield Finding("frame_pack", pack, text)
-
-
-def check_bounds(session: Session) -> Findings:
-    """Frames lie between the header and the index of their pack, and do not overlap."""
-    counts = select(Frame.pack_id, func.count().label("n")).group_by(Frame.pack_id).subquery()
-    rows = session.execute(
-        select(Frame.pack_id, Frame.tensor_id, Frame.offset, Frame.length, Pack.size, counts.c.n)
-        .join(Pack, Pack.id == Frame.pack_id)
-        .join(counts, counts.c.pack_id == Frame.pack_id)
-        .order_by(Frame.pack_id, Frame.offset)
-        .execution_options(yield_per=10_000)
-    )
-    current, end = "", 0
-    for pack, tensor, offset, length, size, n_frames in rows:
-        if pack != current:
-            current, end = pack, len(HEADER)
-        last = size - TRAILER_BYTES - n_frames * PACK_INDEX_BYTES
-        if offset < end or length <= 0 or offset + length > last:
-            text = f"the frame of tensor {tensor} at {offset} of pack {pack} overlaps or leaves it"
-            yield Finding("frame_bounds", pack, text)
-        end = offset + length
 
 
 def check_bases(session: Session) -> Findings:
@@ -200,11 +156,6 @@ def _is_in_cycle(session: Session, tensor: int) -> bool:
     return False
 
 
-def _coverage_finding(tensor: int, content: bytes, size: int) -> Finding:
-    text = f"the frames of tensor {tensor} ({content.hex()}) do not cover its {size} bytes exactly"
-    return Finding("tensor_frames", content.hex(), text)
-
-
 def _public_domain_id(session: Session) -> int:
     """The id of the public domain; -1, which is no id, if there is none yet."""
     found = session.scalar(select(Domain.id).where(Domain.key == PUBLIC_DOMAIN_KEY))
@@ -215,8 +166,6 @@ _CHECKS: tuple[Callable[[Session], Findings], ...] = (
     check_refs,
     check_files,
     check_file_domains,
-    check_coverage,
     check_frame_packs,
-    check_bounds,
     check_bases,
 )

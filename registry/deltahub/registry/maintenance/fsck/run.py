@@ -6,6 +6,7 @@ stops no more than the checks that meet it.
 """
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.maintenance.fsck.bytes import (
@@ -17,6 +18,7 @@ from deltahub.registry.maintenance.fsck.bytes import (
     check_tensors,
     check_xorb_bytes,
 )
+from deltahub.registry.maintenance.fsck.cursor import Cursor
 from deltahub.registry.maintenance.fsck.database import (
     CheckRunner,
     check_file,
@@ -25,6 +27,7 @@ from deltahub.registry.maintenance.fsck.database import (
     stage_name,
 )
 from deltahub.registry.maintenance.fsck.findings import CODES, Finding, Findings
+from deltahub.registry.maintenance.fsck.frames import check_bounds, check_coverage
 from deltahub.registry.maintenance.fsck.lost import check_lost
 from deltahub.registry.maintenance.fsck.objects import check_indexes, check_objects
 from deltahub.registry.maintenance.fsck.rows import check_rows
@@ -44,11 +47,16 @@ def fsck(
     *,
     read_data: bool = False,
     progress: Callable[[str], None] = lambda stage: None,
+    resumed: Path | None = None,
 ) -> Iterator[Finding]:
     """Yield each inconsistency when it is found.
 
     read_data: also read, decode and hash every byte. progress(stage) is called before each stage.
+    resumed: a file for the place that the run has reached, from which a later run with this file
+    goes on; its findings so far come first. InvalidRequest if the file is not such a place.
     """
+    cursor = Cursor() if resumed is None else Cursor.load(resumed, read_data=read_data)
+    yield from list(cursor.findings)
     runner = CheckRunner()
     progress(stage_name(reg.db))
     yield from runner.run("the database", lambda: check_file(reg.db))
@@ -61,33 +69,36 @@ def fsck(
     # A new reader, because the cache of an older one would hide damage in the store.
     reader = FileReader(reg)
     reader.marks_damage = False
-    stages: list[tuple[str, Callable[[], Findings]]] = [
-        ("values", lambda: check_values(reg.db)),
-        ("rows", lambda: _rows(reg)),
-        ("trees", lambda: check_trees(reg)),
-        ("objects", lambda: check_objects(reg)),
-        ("pack indexes", lambda: check_indexes(reg)),
-        ("recipes", lambda: check_recipes(reg, reader)),
-        ("losses", lambda: check_lost(reg)),
-    ]
+    checks: dict[str, Callable[[], Findings]] = {
+        "values": lambda: check_values(reg.db),
+        "rows": lambda: _rows(reg),
+        "tensors' frames": lambda: check_coverage(reg, cursor),
+        "packs' frames": lambda: check_bounds(reg, cursor),
+        "trees": lambda: check_trees(reg, cursor),
+        "objects": lambda: check_objects(reg),
+        "pack indexes": lambda: check_indexes(reg, cursor),
+        "recipes": lambda: check_recipes(reg, reader, cursor),
+        "losses": lambda: check_lost(reg),
+    }
     if read_data:
-        stages += [
-            ("packs", lambda: check_packs(reg)),
-            ("second copies", lambda: check_copies(reg)),
-            ("tensors", lambda: check_tensors(reg, reader)),
-            ("files", lambda: check_file_bytes(reg, reader)),
-            ("uploads", lambda: check_landing_bytes(reg)),
-            ("xorbs", lambda: check_xorb_bytes(reg)),
-        ]
-    missing: set[str] = set()
-    for stage, check in stages:
+        checks |= {
+            "packs": lambda: check_packs(reg, cursor),
+            "second copies": lambda: check_copies(reg),
+            "tensors": lambda: check_tensors(reg, reader, cursor),
+            "files": lambda: check_file_bytes(reg, reader, cursor),
+            "uploads": lambda: check_landing_bytes(reg),
+            "xorbs": lambda: check_xorb_bytes(reg),
+        }
+    known = set(cursor.findings)
+    for stage in cursor.left(list(checks)):
         progress(stage)
-        for finding in runner.run(stage, check):
-            if finding.code == "pack_missing":
-                if finding.target in missing:
-                    continue  # the objects and the pack indexes both find it
-                missing.add(finding.target)
-            yield finding
+        for finding in runner.run(stage, checks[stage]):
+            # Objects and pack indexes both find a missing pack; a page is checked again if the run
+            # ended in it.
+            if finding not in known:
+                known.add(finding)
+                cursor.findings.append(finding)
+                yield finding
 
 
 def _rows(reg: Registry) -> Findings:

@@ -14,6 +14,7 @@ from deltahub.registry.db.models import File, Revision
 from deltahub.registry.db.session import ReadSession
 from deltahub.registry.db.tables.retention import DroppedRevision
 from deltahub.registry.db.tables.trees import TreeEntry, TreeLink, TreeNode
+from deltahub.registry.maintenance.fsck.cursor import Cursor
 from deltahub.registry.maintenance.fsck.findings import Finding, Findings
 from deltahub.registry.registry import Registry
 
@@ -21,9 +22,9 @@ from deltahub.registry.registry import Registry
 _PAGE: Final = 200
 
 
-def check_trees(reg: Registry) -> Findings:
+def check_trees(reg: Registry, cursor: Cursor) -> Findings:
     """Check that trees list files that are there, in order, and that their sums are right."""
-    last = 0
+    last = cursor.pages_from(0)
     while True:
         with reg.db.read() as session:
             query = select(TreeNode.id, TreeNode.repository_id).where(TreeNode.id > last)
@@ -33,6 +34,7 @@ def check_trees(reg: Registry) -> Findings:
             yield from _check_entries(session, [node_id for node_id, _ in nodes])
             yield from _check_nodes(session, dict(nodes))
         last = nodes[-1][0]
+        cursor.reached(last)
     with reg.db.read() as session:
         for owner in (Revision, DroppedRevision):
             rows = session.execute(

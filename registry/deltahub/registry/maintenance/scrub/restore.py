@@ -24,14 +24,14 @@ from deltahub.registry.losses import findings
 from deltahub.registry.losses.marks import FRAMES, mark_packs, mark_tensors
 from deltahub.registry.losses.presence import check_sample
 from deltahub.registry.maintenance.fsck.findings import Finding
-from deltahub.registry.maintenance.fsck.judge import (
+from deltahub.registry.maintenance.repair.judge import (
     Repaired,
     TensorJudge,
     advance_epochs,
     count_lost,
 )
-from deltahub.registry.maintenance.fsck.salvage import salvage
-from deltahub.registry.maintenance.fsck.uploads import restore_upload
+from deltahub.registry.maintenance.repair.salvage import salvage
+from deltahub.registry.maintenance.repair.uploads import restore_upload
 from deltahub.registry.maintenance.scrub.prove import prove
 from deltahub.registry.packs.encode import Read
 from deltahub.registry.packs.locations import TensorLocation, locate

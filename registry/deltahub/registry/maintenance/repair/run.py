@@ -27,14 +27,14 @@ from deltahub.registry.losses.marks import (
     mark_tensors,
 )
 from deltahub.registry.losses.presence import check_store_is_there, is_missing
-from deltahub.registry.maintenance.fsck.judge import (
+from deltahub.registry.maintenance.repair.judge import (
     Repaired,
     TensorJudge,
     advance_epochs,
     count_lost,
 )
-from deltahub.registry.maintenance.fsck.salvage import salvage
-from deltahub.registry.maintenance.fsck.uploads import restore_upload
+from deltahub.registry.maintenance.repair.salvage import salvage
+from deltahub.registry.maintenance.repair.uploads import restore_upload
 from deltahub.registry.packs.copy import pack_chunks
 from deltahub.registry.registry import Registry
 from deltahub.registry.replicas.copies import restore_pack

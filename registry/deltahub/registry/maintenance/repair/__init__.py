@@ -1,0 +1,1 @@
+"""Marks what is lost, and takes the mark from what can be read again."""
