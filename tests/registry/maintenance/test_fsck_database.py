@@ -71,17 +71,17 @@ def findings(data: Path, *more: str) -> list[tuple[str, str]]:
 
 def test_rows_that_an_index_lacks_are_found(data: Path) -> None:
     assert findings(data, "--read-data") == []
-    empty_index(data, "ix_entries_file_id")
+    empty_index(data, "ix_tree_entries_file_id")
     found = findings(data, "--read-data")
-    assert ("database_damaged", "row 1 missing from index ix_entries_file_id") in [
+    assert ("database_damaged", "row 1 missing from index ix_tree_entries_file_id") in [
         (code, text.split(": ")[1]) for code, text in found
     ]
     assert "restore the database from a backup" in found[0][1]
 
 
 def test_gc_deletes_nothing_that_a_damaged_index_may_hide(data: Path) -> None:
-    """By this index, gc finds the revisions that list a file."""
-    empty_index(data, "ix_entries_file_id")
+    """By this index, gc finds the trees that list a file."""
+    empty_index(data, "ix_tree_entries_file_id")
     before = sorted(path for path in (data / "objects").rglob("*") if path.is_file())
     options = ["--data-dir", str(data), "--lease", "0", "--grace", "0", "--apply"]
     refused = CliRunner().invoke(maintenance.gc, options)

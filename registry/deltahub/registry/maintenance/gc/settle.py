@@ -1,7 +1,7 @@
 """Takes rows that are needed from the suspects, so that the next plan does not look at them."""
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import delete, exists, func, insert, select
 
@@ -48,7 +48,8 @@ def settle(reg: Registry) -> int:
                 return n_settled
             kept: set[int] = set()
             for place, still_suspect in enumerate(_STILL, 1):
-                first = {row[place]: row[0] for row in reversed(rows) if row[place] is not None}
+                first: dict[Any, int] = {row[place]: row[0] for row in reversed(rows)}
+                first.pop(None, None)
                 kept.update(first[key] for key in still_suspect(session, first))
         settled = [row[0] for row in rows if row[0] not in kept]
         with reg.db.write() as session:
@@ -84,6 +85,8 @@ def _not_whole(session: ReadSession, packs: Collection[str]) -> Sequence[str]:
     ]
 
 
-_STILL: Final[tuple[Callable[[ReadSession, Collection[object]], Sequence[object]], ...]] = (
-    _unlisted, _unneeded, _not_whole,
-)  # fmt: skip
+_STILL: Final[tuple[Callable[[ReadSession, Collection[Any]], Sequence[Any]], ...]] = (
+    _unlisted,
+    _unneeded,
+    _not_whole,
+)
