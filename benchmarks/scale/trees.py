@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from sqlalchemy import func, select
+
 from benchmarks.hub import EmbeddedHub, stop_in_order
 from benchmarks.results_file import print_columns, write_results
 from benchmarks.scale.run import PACKAGES, cpu_s, say
@@ -26,6 +28,7 @@ from deltahub.registry.access.users import list_users
 from deltahub.registry.catalog.commit import AddFile, Operation, commit
 from deltahub.registry.catalog.repositories import create_repository
 from deltahub.registry.db.batches import batches
+from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.uploads.small_files import SmallFiles
 
 FILES: Final = "100,1000,10000,100000,1000000"
@@ -89,6 +92,17 @@ def _commit(reg: Registry, admin: Caller, name: str, files: dict[str, bytes]) ->
     ]
     uploads.flush()
     commit(reg, admin, name, "main", adds)
+
+
+def wait_until_settled(folder: Path) -> None:
+    """Wait until the hub's worker has stored all files."""
+    waiting = select(func.count()).where(Job.state.in_(("queued", "running")))
+    with Registry.open(Settings(data_dir=folder)) as reg:
+        while True:
+            with reg.db.read() as session:
+                if not session.scalar(waiting):
+                    return
+            time.sleep(1)
 
 
 def measure(hub: EmbeddedHub, name: str) -> dict[str, float]:
@@ -166,6 +180,7 @@ def main() -> None:
             fill(scratch / "hub", files, commits, given.changed)
             token.write_text(made)
         with EmbeddedHub(scratch / "hub", scratch / "hub.log", token=token.read_text()) as hub:
+            wait_until_settled(scratch / "hub")
             size = os.path.getsize(scratch / "hub" / "deltahub.sqlite3")
             say(f"the database has {size / 1e6:.0f} MB")
             tables = [

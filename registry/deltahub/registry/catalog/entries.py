@@ -15,7 +15,7 @@ from deltahub.registry.db.expressions import total
 from deltahub.registry.db.models import File, Repository, Revision
 from deltahub.registry.db.session import ReadSession
 from deltahub.registry.db.tables.trees import Entry, TreeEntry
-from deltahub.registry.db.tree_files import files_of, trees_of_repository
+from deltahub.registry.db.tree_files import files_of, is_listed_by, trees_of_repository
 from deltahub.registry.errors import EntryNotFound
 from deltahub.registry.names import quoted
 from deltahub.registry.packs.block_cache import ByteCache
@@ -108,12 +108,8 @@ def sizes_in_repository(
     """SHA-256 -> size, for the given hashes whose files any revision of the repository lists."""
     found: dict[str, int] = {}
     for batch in batches(hashes):
-        query = (
-            select(File.sha256, File.size)
-            .join(Entry, Entry.file_id == File.id)
-            .join(Revision, Revision.id == Entry.revision_id)
-            .where(Revision.repository_id == repository.id, File.sha256.in_(batch))
-            .distinct()
+        query = select(File.sha256, File.size).where(
+            File.sha256.in_(batch), is_listed_by(repository.id)
         )
         found.update((sha256, size) for sha256, size in session.execute(query))
     return found

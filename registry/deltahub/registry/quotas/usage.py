@@ -8,11 +8,11 @@ from sqlalchemy.orm import aliased
 
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.expressions import total
-from deltahub.registry.db.models import File, FileTensor, Frame, Repository, Revision
+from deltahub.registry.db.models import File, FileTensor, Frame, Repository
 from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.db.tables.quotas import RepositoryUsage
 from deltahub.registry.db.tables.trees import Entry, TreeNode
-from deltahub.registry.db.tree_files import files_of, trees_of_repository
+from deltahub.registry.db.tree_files import files_of, is_listed_by, trees_of_repository
 
 
 @dataclass(frozen=True)
@@ -53,12 +53,7 @@ def new_bytes(session: ReadSession, repository_id: int, sizes: Mapping[str, int]
     """Bytes of those files, SHA-256 -> size, that no revision of the repository lists."""
     known: set[str] = set()
     for batch in batches(sizes):
-        listed = (
-            select(File.sha256)
-            .join(Entry, Entry.file_id == File.id)
-            .join(Revision, Revision.id == Entry.revision_id)
-            .where(Revision.repository_id == repository_id, File.sha256.in_(batch))
-        )
+        listed = select(File.sha256).where(File.sha256.in_(batch), is_listed_by(repository_id))
         known.update(session.scalars(listed))
     return sum(size for sha256, size in sizes.items() if sha256 not in known)
 

@@ -21,7 +21,7 @@ from deltahub.registry.catalog.trees.write import without_files
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.models import File, Ref, Repository, Revision, User
 from deltahub.registry.db.session import ReadSession, WriteSession
-from deltahub.registry.db.tables.trees import Entry
+from deltahub.registry.db.tree_files import is_listed_by
 from deltahub.registry.errors import RevisionNotFound
 from deltahub.registry.names import quoted
 from deltahub.registry.registry import Registry
@@ -90,12 +90,8 @@ def _files(session: ReadSession, repository: Repository, hashes: Collection[str]
     """Row -> SHA-256 of the files with these hashes that a revision of the repository lists."""
     found: dict[int, str] = {}
     for batch in batches(sorted(set(hashes))):
-        query = (
-            select(File.id, File.sha256)
-            .join(Entry, Entry.file_id == File.id)
-            .join(Revision, Revision.id == Entry.revision_id)
-            .where(Revision.repository_id == repository.id, File.sha256.in_(batch))
-            .distinct()
+        query = select(File.id, File.sha256).where(
+            File.sha256.in_(batch), is_listed_by(repository.id)
         )
         found.update((row_id, sha256) for row_id, sha256 in session.execute(query))
     return found

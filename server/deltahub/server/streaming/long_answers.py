@@ -159,9 +159,12 @@ def json_text(value: Any) -> bytes:
 
 
 def json_with_lists(
-    fields: Mapping[str, Any], lists: Mapping[str, Iterable[list[Any]]]
+    fields: Mapping[str, Any], lists: Mapping[str, Iterable[list[Any] | bytes]]
 ) -> Iterator[bytes]:
-    """Yield the JSON of an object that has `fields`, and `lists` that are made in batches."""
+    """Yield the JSON of an object that has `fields`, and `lists` that are made in batches.
+
+    A batch may be JSON text already: items with commas between them.
+    """
     text, has_any = json_text(fields)[:-1], bool(fields)
     for name, batches in lists.items():
         text += (b"," if has_any else b"") + json_text(name) + b":["
@@ -169,7 +172,8 @@ def json_with_lists(
         is_first = True
         for batch in batches:
             if batch:
-                yield text + (b"" if is_first else b",") + json_text(batch)[1:-1]
+                items = batch if isinstance(batch, bytes) else json_text(batch)[1:-1]
+                yield text + (b"" if is_first else b",") + items
                 text, is_first = b"", False
         text += b"]"
     yield text + b"}"

@@ -4,22 +4,30 @@ Each page is read in a transaction of its own, so that nothing stays open while 
 one list nevertheless, because the entries of a commit never change.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from sqlalchemy import Select, select
 
 from deltahub.registry import cancellation
-from deltahub.registry.catalog.trees.read import MAX_LEAVES, Tree
+from deltahub.registry.catalog.trees.read import MAX_LEAVES, Link, Tree
 from deltahub.registry.catalog.trees.sums import etag_of
+from deltahub.registry.db.batches import batches
 from deltahub.registry.db.models import File, Revision
+from deltahub.registry.db.session import ReadSession
 from deltahub.registry.db.tables.trees import TreeEntry
 from deltahub.registry.errors import RevisionNotFound
+from deltahub.registry.packs.block_cache import ByteCache
 from deltahub.registry.registry import Registry
 
 # A code point below all those that a path may contain.
 _MIN_CHARACTER: Final = "\x01"
+
+
+# (repository, leaf, sum of its ids) -> its paths as text. Limit: 32 MiB, a million paths or less.
+_TEXTS: Final[ByteCache[tuple[int, int, int], bytes]] = ByteCache(32 << 20)
+_KEY_BYTES: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +59,52 @@ def entry_pages(reg: Registry, revision: Revision) -> Iterator[list[ListedEntry]
         yield [ListedEntry(*row) for row in rows]
 
 
-def path_pages(reg: Registry, revision: Revision) -> Iterator[list[str]]:
-    """All paths in the same order and pages. RevisionNotFound as for entry_pages."""
-    for rows in _pages(reg, revision, select(TreeEntry.path)):
-        yield [path for (path,) in rows]
+def path_texts(
+    reg: Registry, revision: Revision, text_of: Callable[[Sequence[str]], bytes]
+) -> Iterator[bytes]:
+    """All paths in the same order, as text; some thousands of paths at a time.
+
+    text_of: the text of some paths; those of all parts are joined by commas. It is remembered for
+    each leaf, so it must always be the same function. RevisionNotFound as for entry_pages.
+    """
+    groups: list[Link] | None = None
+    while groups is None or groups:
+        cancellation.check()
+        with reg.db.read() as session:
+            tree = Tree(session, _still_there(session, revision).tree_id)
+            groups = tree.links(tree.id) if groups is None else groups
+            leaves = tree.links(groups[0].child_id) if groups else []
+            texts = {leaf.child_id: _TEXTS.get(_key(revision, leaf)) for leaf in leaves}
+            for leaf_ids in batches((i for i, text in texts.items() if text is None), MAX_LEAVES):
+                texts |= _texts_of(session, leaf_ids, text_of)
+        for leaf in leaves:
+            text = texts[leaf.child_id] or b""
+            _TEXTS.put(_key(revision, leaf), text, len(text) + _KEY_BYTES)
+        yield b",".join(text for text in texts.values() if text)
+        groups = groups[1:]
+
+
+def _texts_of(
+    session: ReadSession, leaf_ids: Sequence[int], text_of: Callable[[Sequence[str]], bytes]
+) -> dict[int, bytes]:
+    paths: dict[int, list[str]] = {leaf_id: [] for leaf_id in leaf_ids}
+    query = select(TreeEntry.node_id, TreeEntry.path).where(TreeEntry.node_id.in_(leaf_ids))
+    for leaf_id, path in session.execute(query.order_by(TreeEntry.node_id, TreeEntry.path)):
+        paths[leaf_id].append(path)
+    return {leaf_id: text_of(inside) for leaf_id, inside in paths.items()}
+
+
+def _key(revision: Revision, leaf: Link) -> tuple[int, int, int]:
+    # Ids of nodes are given again; the sum says what the leaf has.
+    return revision.repository_id, leaf.child_id, leaf.sums.id
+
+
+def _still_there(session: ReadSession, revision: Revision) -> Revision:
+    # The nodes of a deleted revision are gone, and its id may be given again.
+    now = session.get(Revision, revision.id)
+    if now is None or now.commit != revision.commit:
+        raise RevisionNotFound(f"{revision.commit} has been deleted")
+    return now
 
 
 def _pages(
@@ -64,11 +114,7 @@ def _pages(
     while True:
         cancellation.check()
         with reg.db.read() as session:
-            # The nodes of a deleted revision are gone, and its id may be given again.
-            now = session.get(Revision, revision.id)
-            if now is None or now.commit != revision.commit:
-                raise RevisionNotFound(f"{revision.commit} has been deleted")
-            tree = Tree(session, now.tree_id)
+            tree = Tree(session, _still_there(session, revision).tree_id)
             leaf_ids = next(tree.leaf_ids(after, n_at_first=MAX_LEAVES), [])
             in_leaves = TreeEntry.node_id.in_(leaf_ids), TreeEntry.path >= after
             rows = list(session.execute(query.where(*in_leaves).order_by(TreeEntry.path)))

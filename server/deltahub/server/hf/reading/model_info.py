@@ -11,11 +11,11 @@ from deltahub.registry.cards.facts import NO_FACTS, Facts, shown_tags
 from deltahub.registry.cards.spent import Spent
 from deltahub.registry.catalog.entries import used_storage
 from deltahub.registry.catalog.lists.search import Listed
-from deltahub.registry.catalog.pages.entries import ListedEntry, entry_pages, path_pages
+from deltahub.registry.catalog.pages.entries import ListedEntry, entry_pages, path_texts
 from deltahub.registry.lineage.shown_bases import ShownBases, shown_bases
 from deltahub.server.hf.reading.entries import blob_id, lfs_pointer, utc_text
 from deltahub.server.hub import Hub
-from deltahub.server.streaming.long_answers import json_with_lists
+from deltahub.server.streaming.long_answers import json_text, json_with_lists
 
 # The property that lists all entries, which is made in pieces.
 SIBLINGS = "siblings"
@@ -133,14 +133,17 @@ def with_siblings(
     hub: Hub, shown: Mapping[str, Any], revision: Revision | None, *, with_blobs: bool = False
 ) -> Iterator[bytes]:
     """Yield the JSON text of a model in pieces, with all entries of the revision."""
-    batches: Iterator[list[dict[str, Any]]] = iter(())
+    batches: Iterator[list[dict[str, Any]] | bytes] = iter(())
     if revision is not None and with_blobs:
         batches = (list(map(_with_blob, page)) for page in entry_pages(hub.registry, revision))
     elif revision is not None:
-        batches = (
-            [{"rfilename": path} for path in page] for page in path_pages(hub.registry, revision)
-        )
+        batches = path_texts(hub.registry, revision, _names)
     return json_with_lists(shown, {SIBLINGS: batches})
+
+
+def _names(paths: Sequence[str]) -> bytes:
+    """The siblings with these paths, without the brackets of a list."""
+    return json_text([{"rfilename": path} for path in paths])[1:-1]
 
 
 def _with_blob(entry: ListedEntry) -> dict[str, Any]:
