@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from sqlalchemy import Row, func, select
+from sqlalchemy import Row, bindparam, func, select
 
 from deltahub.registry import cancellation
-from deltahub.registry.catalog.trees.read import MAX_LEAVES, Tree, leaf_of
+from deltahub.registry.catalog.trees.read import LEAF_OF_PATH, MAX_LEAVES, Tree
 from deltahub.registry.catalog.trees.sums import Change, etag_of
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.expressions import total
@@ -84,9 +84,8 @@ def entries_at(
     for leaf_ids in batches(inside, MAX_LEAVES):
         wanted = [path for leaf_id in leaf_ids for path in inside[leaf_id]]
         for batch in batches(wanted):
-            is_asked = TreeEntry.node_id.in_(leaf_ids) & TreeEntry.path.in_(batch)
-            entries = map(_entry, session.execute(_ENTRIES.where(is_asked)))
-            found |= {entry.path: entry for entry in entries}
+            rows = session.execute(_IN_LEAVES, {"leaves": leaf_ids, "paths": batch})
+            found |= {entry.path: entry for entry in map(_entry, rows)}
     return found
 
 
@@ -94,9 +93,7 @@ def find_entry(session: ReadSession, revision: Revision, path: str) -> EntryInfo
     """The entry at a path; raises EntryNotFound."""
     row = None
     if revision.tree_id is not None:
-        leaf = leaf_of(revision.tree_id, path)
-        query = _ENTRIES.where(TreeEntry.node_id == leaf, TreeEntry.path == path)
-        row = session.execute(query).one_or_none()
+        row = session.execute(_AT, {"tree": revision.tree_id, "path": path}).one_or_none()
     if row is None:
         raise EntryNotFound(f"revision {revision.commit} has no file {quoted(path)}")
     return _entry(row)
@@ -162,3 +159,8 @@ def _entry(row: Row[str, str, File, int, bytes]) -> EntryInfo:
 _ENTRIES: Final = select(
     TreeEntry.path, TreeEntry.mode, File, TreeEntry.changed_number, TreeEntry.changed_commit
 ).join(File, File.id == TreeEntry.file_id)
+_AT: Final = _ENTRIES.where(TreeEntry.node_id == LEAF_OF_PATH, TreeEntry.path == bindparam("path"))
+_IN_LEAVES: Final = _ENTRIES.where(
+    TreeEntry.node_id.in_(bindparam("leaves", expanding=True)),
+    TreeEntry.path.in_(bindparam("paths", expanding=True)),
+)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Final
 
-from sqlalchemy import ScalarSelect, select
+from sqlalchemy import BindParameter, Integer, ScalarSelect, String, bindparam, select
 from sqlalchemy.orm import aliased
 
 from deltahub.registry import cancellation
@@ -130,13 +130,8 @@ class Tree:
         found: dict[int, Leaf] = {leaf_id: [] for leaf_id in leaf_ids}
         for batch in batches(leaf_ids, MAX_LEAVES):
             cancellation.check()
-            query = (
-                select(*_COLUMNS)
-                .join(File, File.id == TreeEntry.file_id)
-                .where(TreeEntry.node_id.in_(batch))
-                .order_by(TreeEntry.node_id, TreeEntry.path)
-            )
-            for node_id, path, number, commit, *columns in self._session.execute(query):
+            rows = self._session.execute(_FILES, {"nodes": batch})
+            for node_id, path, number, commit, *columns in rows:
                 file_id, mode, sha256, size, blob, state = columns
                 changed = Change(number, commit)
                 file = TreeFile(file_id, mode, sha256, size, blob, state, changed)
@@ -147,13 +142,7 @@ class Tree:
         missing = [node_id for node_id in node_ids if node_id not in self._links]
         for batch in batches(missing):
             self._links |= {node_id: [] for node_id in batch}
-            query = (
-                select(TreeLink)
-                .where(TreeLink.parent_id.in_(batch))
-                .order_by(TreeLink.parent_id, TreeLink.bound)
-            )
-            columns = (column for column in TreeLink.__table__.c)
-            for row in self._session.execute(query.with_only_columns(*columns)):
+            for row in self._session.execute(_LINKS, {"nodes": batch}):
                 changed = Change(row.changed_number, row.changed_commit)
                 total = int.from_bytes(row.id_sum, "big")
                 sums = Sums(row.n_files, row.n_bytes, total, row.marks, changed)
@@ -194,22 +183,6 @@ def below(folder: str) -> tuple[str, str]:
     return f"{folder}/", folder + _AFTER_SLASH
 
 
-def leaf_of(tree_id: int, path: str) -> ScalarSelect[int]:
-    """SQL for the leaf that has this path if the tree has it."""
-    node: ScalarSelect[int] | int = tree_id
-    for _ in range(2):
-        link = aliased(TreeLink)
-        node = (
-            select(link.child_id)
-            .where(link.parent_id == node, link.bound <= path)
-            .order_by(link.bound.desc())
-            .limit(1)
-            .scalar_subquery()
-        )
-    assert not isinstance(node, int)
-    return node
-
-
 def parts(links: Sequence[Link], paths: Sequence[str]) -> list[list[str]]:
     """The sorted paths, cut into those of each link. The first link's bound counts as the least."""
     bounds = [link.bound for link in links]
@@ -231,7 +204,41 @@ def _overlapping(links: Sequence[Link], first: str, end: str | None) -> Iterator
             yield link
 
 
-_COLUMNS: Final = (
-    TreeEntry.node_id, TreeEntry.path, TreeEntry.changed_number, TreeEntry.changed_commit,
-    TreeEntry.file_id, TreeEntry.mode, File.sha256, File.size, File.git_blob_id, File.state,
+# Statements are made once: to make one takes longer than to run it. They are of tables rather than
+# of mapped classes for the same reason.
+_ENTRY: Final = TreeEntry.__table__.c
+_LINK: Final = TreeLink.__table__.c
+_FILE: Final = File.__table__.c
+_LINKS: Final = (
+    select(*_LINK)
+    .where(_LINK.parent_id.in_(bindparam("nodes", expanding=True)))
+    .order_by(_LINK.parent_id, _LINK.bound)
+)
+_FILES: Final = (
+    select(
+        _ENTRY.node_id, _ENTRY.path, _ENTRY.changed_number, _ENTRY.changed_commit,
+        _ENTRY.file_id, _ENTRY.mode, _FILE.sha256, _FILE.size, _FILE.git_blob_id, _FILE.state,
+    )
+    .join_from(TreeEntry.__table__, File.__table__, _FILE.id == _ENTRY.file_id)
+    .where(_ENTRY.node_id.in_(bindparam("nodes", expanding=True)))
+    .order_by(_ENTRY.node_id, _ENTRY.path)
 )  # fmt: skip
+
+
+def _leaf_of(tree: BindParameter[int], path: BindParameter[str]) -> ScalarSelect[int]:
+    node: ScalarSelect[int] | BindParameter[int] = tree
+    for _ in range(2):
+        link = aliased(TreeLink)
+        node = (
+            select(link.child_id)
+            .where(link.parent_id == node, link.bound <= path)
+            .order_by(link.bound.desc())
+            .limit(1)
+            .scalar_subquery()
+        )
+    assert isinstance(node, ScalarSelect)
+    return node
+
+
+# SQL for the leaf of the tree :tree that has :path if any has it.
+LEAF_OF_PATH: Final = _leaf_of(bindparam("tree", type_=Integer), bindparam("path", type_=String))
