@@ -82,11 +82,11 @@ class FileSender:
             return plan_push(files, set(), (), self._sources), set()
         with self._progress.stage("compare with the hub", None):
             held = self._api.query_tensors(self._options.name, tensors)
-            is_any_missing = len(held.ids) < len(tensors)
-            bases = self._bases(head, base, held.max_depth) if is_any_missing else []
-            return plan_push(files, held.ids, bases, self._sources), held.ids
+            is_any_missing = len(held) < len(tensors)
+            bases = self._bases(head, base) if is_any_missing else []
+            return plan_push(files, held, bases, self._sources), held
 
-    def _bases(self, head: Revision | None, base: Revision | None, max_depth: int) -> list[BaseSet]:
+    def _bases(self, head: Revision | None, base: Revision | None) -> list[BaseSet]:
         """The bases to try: declared, loaded from, the branch's own head. Only what is here."""
         options = self._options
         wanted: list[tuple[str, Revision]] = []
@@ -100,10 +100,10 @@ class FileSender:
             wanted.append((options.name, head))
         for name, revision in wanted:
             index_snapshot(name, revision.commit, self._index)
-        bases = [load_base(self._api, self._sources, *each, max_depth) for each in wanted]
+        bases = [load_base(self._api, self._sources, *each) for each in wanted]
         # A base counts only if the hub would resolve it for this repository.
         sizes = {tensor: size for base in bases for tensor, size in base.sizes().items()}
-        known = self._api.query_tensors(options.name, sizes).ids if sizes else set()
+        known = self._api.query_tensors(options.name, sizes) if sizes else set()
         return [each for each in (base.only(known) for base in bases) if len(each)]
 
     def upload(self, files: Iterable[HashedFile]) -> None:
@@ -132,7 +132,7 @@ class FileSender:
                 with self._progress.stage("send what was coded before", size) as stage:
                     sender.resume(spooled, missing, stage.advance)
                 sizes = {tensor.hex(): size for tensor, size in missing.items()}
-                have = have | self._api.query_tensors(name, sizes).ids
+                have = have | self._api.query_tensors(name, sizes)
                 choices = [each for each in choices if each.tensor.tensor.hex() not in have]
             total = sum(choice.tensor.size for choice in choices)
             if choices:

@@ -1,12 +1,13 @@
 """Decodes frames that a client encoded, to verify them or to encode them again."""
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
 from blake3 import blake3
 
 from deltahub.codecs.errors import CodecError
 from deltahub.codecs.frames import (
+    BasePlan,
     FrameRange,
     FrameView,
     TensorSpec,
@@ -32,8 +33,9 @@ _ONE_FRAME_AT_A_TIME = threading.Lock()
 class FrameVerifier:
     """Verifies uploaded frames and adds them to a spool.
 
-    base_sizes: content id -> size in bytes of every allowed base. is_private: the client's frames
-    are stored as they are; otherwise the hub encodes their tensors again.
+    base_sizes: content id -> size in bytes of every allowed base. standalone: tensors that the hub
+    encodes without a base. is_private: the client's other frames are stored as they are; otherwise
+    the hub encodes their tensors again.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class FrameVerifier:
         spool: PackSpool,
         domain_id: int,
         base_sizes: Mapping[bytes, int],
+        standalone: Set[bytes],
         *,
         is_private: bool,
     ) -> None:
@@ -50,6 +53,7 @@ class FrameVerifier:
         self._read_base = reader.base_reader(domain_id)
         self._spool = spool
         self._base_sizes = base_sizes
+        self._standalone = standalone
         self._is_private = is_private
         # (id of an upload, its reader): the next frame often begins in the block where one ends.
         self._landing: tuple[str, LandingReader] | None = None
@@ -74,14 +78,15 @@ class FrameVerifier:
         self._upload(frame.landing_id).read_into(frame.offset, memoryview(stored))
         view, body = open_frame(stored)
         self._check_segments(view)
-        if self._is_private:
+        plan = view.header.base
+        if frame.tensor in self._standalone:
+            plan = None
+        if self._is_private and plan == view.header.base:
             self._hash(view, body, digest)
             self._spool.add(stored)
         else:
-            generation = (
-                standalone_generation() if view.header.base is None else generation_of(self._effort)
-            )
-            self._spool.add(self._encode(view, body, digest), generation)
+            generation = standalone_generation() if plan is None else generation_of(self._effort)
+            self._spool.add(self._encode(view, body, digest, plan), generation)
 
     def _upload(self, landing_id: str) -> LandingReader:
         if self._landing is None or self._landing[0] != landing_id:
@@ -116,8 +121,10 @@ class FrameVerifier:
             digest.update(out)
             position = high
 
-    def _encode(self, view: FrameView, body: memoryview, digest: blake3) -> bytes:
-        """The same elements in a frame that the hub encodes."""
+    def _encode(
+        self, view: FrameView, body: memoryview, digest: blake3, plan: BasePlan | None
+    ) -> bytes:
+        """The same elements in a frame that the hub encodes, by the frame's own plan or by none."""
         header = view.header
         base = self._base(view, 0, header.size_bytes)
         out = memoryview(bytearray(header.size_bytes))
@@ -125,8 +132,9 @@ class FrameVerifier:
         digest.update(out)
         spec = TensorSpec(header.tensor, header.dtype, 1, header.tensor_count)
         part = FrameRange(header.start, header.count, header.rows, header.columns)
-        codec = "auto" if base is None else "delta"
-        return encode_frame(spec, part, out, base, header.base, codec, self._threads, self._effort)
+        if plan is None:
+            return encode_frame(spec, part, out, threads=self._threads, effort=self._effort)
+        return encode_frame(spec, part, out, base, plan, "delta", self._threads, self._effort)
 
     def _base(self, view: FrameView, low: int, high: int) -> bytearray | None:
         """The aligned base of decoded bytes [low, high) of the frame."""
