@@ -66,7 +66,7 @@ def test_a_push_sends_the_step_whatever_the_depth_that_the_hub_allows(
             weights = weights + rng.normal(0, 1e-5, weights.shape).astype(np.float32)
         assert max(sent[1:]) < 0.5 * sent[0]
         assert max(sent[1:]) < 1.1 * min(sent[1:])
-        assert max(depths) == max_depth
+        assert max(depths) <= max_depth
         assert not told.notes
         other_machine()
         for commit, folder in reversed(commits):

@@ -6,7 +6,8 @@ that all readers of the repository may read, because they could compute the base
 Frames for a private repository are kept as they are, inside its namespace. For a public repository,
 whose frames everybody decodes, the hub encodes the tensors again. A client sends the difference
 from what it has, whatever the depth of that. A tensor whose chain of deltas would be too long is
-encoded again without a base, and planned again after the ingest of its file.
+encoded again: as a delta of the tensor at the root of that chain, or without a base where the next
+steps then cost less on the average.
 """
 
 import logging
@@ -23,7 +24,7 @@ from deltahub.registry.errors import DeltaCycle, InvalidFrame, LimitExceeded
 from deltahub.registry.packs.holds import hold_for_user
 from deltahub.registry.packs.locations import usable_bases
 from deltahub.registry.packs.reading.chain import TensorGone
-from deltahub.registry.packs.reading.limits import bytes_to_read, reads_too_much
+from deltahub.registry.packs.reading.limits import bytes_to_read, reads_too_much, roots_of
 from deltahub.registry.packs.switch import check_live, in_parts, insert_tensors, make_live
 from deltahub.registry.packs.tensor_reader import TensorReader
 from deltahub.registry.packs.writer import PackSpool, SealedPacks
@@ -69,10 +70,13 @@ class _UploadContents:
 
 @dataclass(frozen=True)
 class _Bases:
-    """The bases of a pack's frames: content id -> size. too_deep: tensors to store without one."""
+    """The bases of a pack's frames: content id -> size.
+
+    too_deep: tensors that are encoded again -> the base to encode them against, None for none.
+    """
 
     sizes: Mapping[bytes, int]
-    too_deep: Set[bytes]
+    too_deep: Mapping[bytes, bytes | None]
 
 
 def accept_pack(
@@ -114,9 +118,9 @@ def _accept(
     """has_bases: whether tensors may be stored as deltas."""
     contents = _group_frames(reg, caller, name, sha256)
     bases = _check_bases(reg, caller, name, contents)
-    standalone = bases.too_deep if has_bases else contents.whole.keys()
+    again = bases.too_deep if has_bases else dict.fromkeys(contents.whole)
     # What the hub encodes has to be read back and decoded; a client's frames were decoded.
-    is_decoded = contents.is_private and not standalone
+    is_decoded = contents.is_private and not again
     with PackSpool(reg, reader, contents.domain_id, is_decoded=is_decoded) as spool:
         taker = FrameVerifier(
             reg,
@@ -124,7 +128,7 @@ def _accept(
             spool,
             contents.domain_id,
             bases.sizes,
-            standalone,
+            again,
             is_private=contents.is_private,
         )
         try:
@@ -273,8 +277,13 @@ def _check_bases(reg: Registry, caller: Caller, name: str, contents: _UploadCont
         bases = {content: base for content, base in bases.items() if base.id in usable}
         for tensor, its_bases in needed.items():
             _check_there(tensor, its_bases, bases, name)
-        too_deep = _find_too_deep(session, contents, needed, bases, reg.settings.max_depth)
-    return _Bases({content: base.size for content, base in bases.items()}, too_deep)
+        max_depth = reg.settings.max_depth
+        too_deep = _find_too_deep(session, contents, needed, bases, max_depth)
+        only = {tensor: bases[next(iter(needed[tensor]))] for tensor in too_deep if max_depth}
+        only = {tensor: base for tensor, base in only.items() if len(needed[tensor]) == 1}
+        roots = _find_roots(session, repository.domain_id, only)
+    sizes = {content: base.size for content, base in bases.items()}
+    return _Bases(sizes, {tensor: roots.get(tensor) for tensor in too_deep})
 
 
 def _check_there(
@@ -304,4 +313,24 @@ def _find_too_deep(
         size = contents.whole[tensor][0].tensor_size
         if depth > max_depth or reads_too_much(depth, base_bytes, size):
             found.add(tensor)
+    return found
+
+
+def _find_roots(
+    session: ReadSession, domain_id: int, bases: Mapping[bytes, Tensor]
+) -> dict[bytes, bytes]:
+    """Tensor -> the tensor at the root of its base's chain, where it may take the base's place.
+
+    It takes the same elements of it. Where these do not fit, the delta is large and not used.
+    """
+    roots = roots_of(session, (base.id for base in bases.values()))
+    usable = usable_bases(session, domain_id, roots.values())
+    found: dict[bytes, bytes] = {}
+    for tensor, base in bases.items():
+        root_id = roots.get(base.id)
+        if root_id is None or root_id not in usable:
+            continue
+        root = session.get_one(Tensor, root_id)
+        if root.lost is None and root.size == base.size and root.hash != tensor:
+            found[tensor] = root.hash
     return found

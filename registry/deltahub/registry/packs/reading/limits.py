@@ -1,6 +1,6 @@
 """How long a chain of deltas may be, by the bytes that a reader of its end reads."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from sqlalchemy import select
@@ -37,6 +37,24 @@ def bytes_to_read(session: Session, groups: Sequence[Collection[int]]) -> list[i
         )
         lengths.update((tensor, length) for tensor, length in rows)
     return [sum(lengths.get(each, 0) for each in _needed(graph, group)) for group in groups]
+
+
+def roots_of(session: Session, tensor_ids: Iterable[int]) -> dict[int, int]:
+    """Tensor -> the tensor at the end of its chain of deltas, which has no base.
+
+    Tensors are left out if one of their chain has several bases.
+    """
+    wanted = set(tensor_ids)
+    graph = closure(session, wanted)
+    found: dict[int, int] = {}
+    for tensor in wanted:
+        at, passed = tensor, 0
+        while len(graph[at]) == 1 and passed < len(graph):  # damaged rows may form a cycle
+            (at,) = graph[at]
+            passed += 1
+        if not graph[at]:
+            found[tensor] = at
+    return found
 
 
 def _needed(graph: Mapping[int, Collection[int]], group: Collection[int]) -> set[int]:
