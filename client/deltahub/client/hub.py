@@ -225,7 +225,8 @@ class Hub(Asking, History):
         them alone would not be worth it. All else is as in pull_with_report.
         """
         from deltahub.client.local.index import LocalIndex
-        from deltahub.client.pull.pull import Pull, count_siblings
+        from deltahub.client.pull.bases_first import count_siblings
+        from deltahub.client.pull.pull import Pull
 
         index = LocalIndex.default()
         told = progress or Silent()

@@ -2,8 +2,7 @@
 
 import os
 import threading
-from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from deltahub.client.local.hashing import (
 )
 from deltahub.client.local.hf_cache import RepositoryCache, locked
 from deltahub.client.local.index import LocalIndex, PlacedTensor, Stamp
-from deltahub.client.local.paths import make_folders, require_room, sync_folder
+from deltahub.client.local.paths import cache_folder, make_folders, require_room, sync_folder
 from deltahub.client.local.tensor_sources import Sources
 from deltahub.client.names import is_repository_name
 from deltahub.client.progress import Progress, human_size
@@ -207,7 +206,10 @@ class Pull:
         place = target.place(entry)
         for folder in {place.final.parent, place.work.parent}:
             make_folders(target.root, folder)
-        with locked(place.lock):
+        # The second lock is for pulls of the same bytes into other folders or by other names: the
+        # first of them fetches the bytes, and the others copy them.
+        same_bytes = cache_folder() / "locks" / f"{entry.sha256}.lock"
+        with locked(place.lock), locked(same_bytes):
             if target.is_present(entry) and not self._is_sha256_asked:
                 on_done(entry.size)  # another process has pulled it meanwhile
                 self._count(0, entry.size)
@@ -312,16 +314,6 @@ class Pull:
         with self._lock:
             self._received += received
             self._reused += reused
-
-
-def count_siblings(api: Api, wanted: Sequence[tuple[str, str]]) -> dict[tuple[str, str], int]:
-    """(name, revision) of each model -> how many of them declare its base."""
-    bases = {}
-    for name, revision in wanted:
-        base = api.get_revision(name, revision).base
-        bases[name, revision] = (base.declared or "").partition("@")[0], base.commit
-    counts = Counter(bases.values())
-    return {model: counts[base] if base[0] else 1 for model, base in bases.items()}
 
 
 def _check_hashes(fd: int, entry: Entry, *, is_rebuilt: bool) -> None:
