@@ -61,7 +61,13 @@ def test_a_push_names_every_stage_as_it_begins(hub: Hub, name: str, tmp_path: Pa
     out = io.StringIO()
     hub.push(folder, name, progress=Lines(out))
     begun = [line[:-4] for line in out.getvalue().splitlines() if line.endswith(" ...")]
-    assert begun == ["hash 1.6 MB", "compare with the hub", "upload 1.6 MB", "store at the hub"]
+    assert begun == [
+        "hash 1.6 MB",
+        "compare with the hub",
+        "upload 1.6 MB",
+        "keep a copy for the next push 1.6 MB",
+        "store at the hub",
+    ]
 
 
 def test_a_pipe_gets_a_line_at_the_begin_and_the_end_of_a_stage() -> None:

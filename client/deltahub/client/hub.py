@@ -163,8 +163,9 @@ class Hub(Asking, History):
         did not write, or that changed since, is replaced only with overwrite; without it
         InvalidArgument is raised before anything changes.
         Only bytes that this machine lacks are downloaded; a fine-tune's tensors come as
-        differences from its base. A file rebuilt from tensors is verified by the BLAKE3 of each
-        tensor; sha256: verify every whole file by its SHA-256 too.
+        differences from its base. Each tensor is verified by its BLAKE3, and each file by its
+        SHA-256 before it gets its name. sha256: also read files that were here before, even if
+        they have not changed since their SHA-256 was taken.
         links: read stored tensors straight from the hub's object store, where the hub gives links
         to it; without it, and where that fails, everything comes through the hub.
         bases: where that moves fewer bytes, first pull the weights that this model is stored as
@@ -224,7 +225,8 @@ class Hub(Asking, History):
         them alone would not be worth it. All else is as in pull_with_report.
         """
         from deltahub.client.local.index import LocalIndex
-        from deltahub.client.pull.pull import Pull, count_siblings
+        from deltahub.client.pull.bases_first import count_siblings
+        from deltahub.client.pull.pull import Pull
 
         index = LocalIndex.default()
         told = progress or Silent()

@@ -1,7 +1,7 @@
 """The hub's answers as typed values. Fields that a newer hub adds are ignored."""
 
 import re
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -124,14 +124,6 @@ class Dropped:
     until: str
     by: str | None = None
     created_at: str | None = None
-
-
-@dataclass(frozen=True)
-class HeldTensors:
-    """Which tensors the hub has for us, as ids in hex, and the longest chain of deltas it takes."""
-
-    ids: Set[str]
-    max_depth: int
 
 
 @dataclass(frozen=True)

@@ -2,16 +2,16 @@
 
 import pytest
 
-from deltahub.client.push.base import BaseSet, LocalBase
-from deltahub.codecs.frames.base_choice import TensorInfo
+from deltahub.client.push.base import BaseSet
+from deltahub.codecs.frames.base_choice import BaseTensor, TensorInfo
 
 
 def info(name: str, shape: tuple[int, ...], dtype: str = "BF16") -> TensorInfo:
     return TensorInfo(name, dtype, shape)
 
 
-def base(name: str, shape: tuple[int, ...], fill: int = 7) -> LocalBase:
-    return LocalBase(name, "BF16", shape, bytes([fill]) * 32)
+def base(name: str, shape: tuple[int, ...], fill: int = 7) -> BaseTensor:
+    return BaseTensor(name, "BF16", shape, bytes([fill]) * 32)
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,7 @@ def test_a_folder_that_the_hub_has_is_not_sent_to_a_second_repository(
         "send tensors",
         "verify at the hub",
         "store at the hub",
+        "keep a copy for the next push",
     }
     other_machine()
     reader = f"reader-{wait}".lower()

@@ -1,7 +1,6 @@
 """Pushes to a hub, of files or at times that are unusual."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +8,6 @@ import pytest
 from safetensors.numpy import save_file
 
 from deltahub.client import Hub, JobFailed, Silent
-from deltahub.client.api.endpoints import Api
-from deltahub.client.records import HeldTensors
 from support.models.model_folders import base_tensors, contents, tuned_tensors, write_model
 from support.service.hub import running_hub
 
@@ -25,18 +22,9 @@ class Notes(Silent):
         self.notes.append(text)
 
 
-def test_a_hub_that_refuses_the_difference_gets_whole_files(
-    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its administrator has forbidden deltas since it was asked."""
-    query = Api.query_tensors
-
-    def query_before(api: Api, name: str, tensors: Mapping[str, int]) -> HeldTensors:
-        return replace(query(api, name, tensors), max_depth=2)
-
-    monkeypatch.setattr(Api, "query_tensors", query_before)
+def test_a_hub_that_refuses_the_difference_gets_whole_files(tmp_path: Path, home: Path) -> None:
     with (
-        running_hub(tmp_path / "data", with_worker=True, max_depth=0) as server,
+        running_hub(tmp_path / "data", with_worker=True, max_decoded_bytes=1 << 20) as server,
         Hub(server.url, server.admin_token) as hub,
     ):
         hub.push(write_model(tmp_path / "base", base_tensors()), "admin/base")
@@ -49,33 +37,37 @@ def test_a_hub_that_refuses_the_difference_gets_whole_files(
         assert contents(hub.pull("admin/tuned")) == contents(tuned)
 
 
+@pytest.mark.parametrize("private", [False, True])
 @pytest.mark.parametrize("max_depth", [0, 1, 3])
-def test_a_push_keeps_within_the_depth_that_the_hub_tells(
+def test_a_push_sends_the_step_whatever_the_depth_that_the_hub_allows(
     tmp_path: Path,
     other_machine: Callable[[], Path],
     monkeypatch: pytest.MonkeyPatch,
     max_depth: int,
+    private: bool,
 ) -> None:
     monkeypatch.setenv("DELTAHUB_MAX_DEPTH", str(max_depth))  # for the worker, a process of its own
     with (
         running_hub(tmp_path / "data", with_worker=True, max_depth=max_depth) as server,
         Hub(server.url, server.admin_token) as hub,
     ):
-        told, depths, commits = Notes(), [], []
+        told, depths, commits, sent = Notes(), [], [], []
         rng = np.random.default_rng(1)
         weights = rng.normal(0, 0.02, (600, 512)).astype(np.float32)
-        for step in range(5):
+        for step in range(6):
             folder = tmp_path / f"step{step}"
             folder.mkdir()
             save_file({"w": weights}, folder / "model.safetensors")
-            pushed = hub.push(folder, "admin/line", progress=told)
-            assert (pushed.sent < 0.9 * pushed.size) == (step > 0 < max_depth)
+            pushed = hub.push(folder, "admin/line", private=private, progress=told)
+            sent.append(pushed.sent)
             (tensor,) = hub.info("admin/line")["files"][0]["tensors"]
             depths.append(tensor["base_depth"])
             commits.append((pushed.commit, folder))
             weights = weights + rng.normal(0, 1e-5, weights.shape).astype(np.float32)
-        assert depths == [min(step, max_depth) for step in range(5)]
-        assert not told.notes
+        assert max(sent[1:]) < 0.5 * sent[0]
+        assert max(sent[1:]) < 1.1 * min(sent[1:])
+        assert max(depths) <= max_depth
+        assert not any("refuses" in note for note in told.notes)
         other_machine()
         for commit, folder in reversed(commits):
             assert contents(hub.pull("admin/line", revision=commit)) == contents(folder)

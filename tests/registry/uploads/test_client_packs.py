@@ -13,7 +13,6 @@ from deltahub.registry import Caller, Registry
 from deltahub.registry.db.models import Hold, Landing, Tensor
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import (
-    DeltaCycle,
     Forbidden,
     InvalidFrame,
     LimitExceeded,
@@ -250,14 +249,6 @@ class TestAccept:
         for data in (b"nonsense", b"", b"x" * 5000, whole[:-1], whole[:500] + whole[501:]):
             with pytest.raises(InvalidFrame):
                 accept_pack(reg, FileReader(reg), ann, "ann/m", upload(reg, ann, data))
-
-    def test_a_chain_too_deep_is_refused(self, reg: Registry, ann: Caller, private: bool) -> None:
-        reg.settings = reg.settings.model_copy(update={"max_depth": 2})
-        chain = [BASE, *(near(BASE, seed) for seed in range(1, 4))]
-        for i in (1, 2):
-            send_pack(reg, ann, "ann/m", frames_of(chain[i], chain[i - 1]))
-        with pytest.raises(DeltaCycle, match="whole"):
-            send_pack(reg, ann, "ann/m", frames_of(chain[3], chain[2]))
 
     def test_a_pack_may_not_decode_to_more_than_the_limit(
         self, reg: Registry, ann: Caller, private: bool

@@ -14,10 +14,8 @@ from deltahub.client.errors import JobNotFound, NotFound
 from deltahub.client.names import namespace_name, repository_path
 from deltahub.client.records import (
     CommitResult,
-    Count,
     Entry,
     FrameLinks,
-    HeldTensors,
     Job,
     JobId,
     JobProgress,
@@ -252,18 +250,15 @@ class Api:
             )
         return found & files.keys()
 
-    def query_tensors(self, name: str, tensors: Mapping[str, int]) -> HeldTensors:
+    def query_tensors(self, name: str, tensors: Mapping[str, int]) -> set[str]:
         """Which of the tensors (id in hex -> bytes) the hub has for us and holds for a day."""
         found: set[str] = set()
         items = list(tensors.items())
         path = f"{repository_path(name)}/tensors/query"
-        # A query about no tensors, too, asks for the depth limit.
-        for i in range(0, max(len(items), 1), _QUERY_BATCH):
+        for i in range(0, len(items), _QUERY_BATCH):
             body = {"tensors": [list(item) for item in items[i : i + _QUERY_BATCH]]}
-            answer = self.transport.call("POST", path, json_body=body, timeout_s=LONG_TIMEOUT_S)
-            found.update(answer.read(_have))
-            max_depth = answer.read(lambda value: field_of(value, "max_depth", Count))
-        return HeldTensors(found & tensors.keys(), max_depth)
+            found.update(self._read(_have, "POST", path, json_body=body, timeout_s=LONG_TIMEOUT_S))
+        return found & tensors.keys()
 
     def accept_pack(self, name: str, sha256: str) -> None:
         path = f"{repository_path(name)}/packs"

@@ -133,7 +133,9 @@ def _is_empty(folder: Path) -> bool:
     "--to", type=click.Path(path_type=Path, file_okay=False), help="A folder of ordinary files."
 )
 @click.option("--overwrite", is_flag=True, help="Replace files in DIR that no pull left so.")
-@click.option("--sha256", is_flag=True, help="Prove every whole file by its SHA-256, too.")
+@click.option(
+    "--sha256", is_flag=True, help="Read files that are here already, too, and prove their SHA-256."
+)
 @click.option("--no-links", is_flag=True, help="Read nothing from the hub's object store itself.")
 @click.option("--no-bases", is_flag=True, help="Pull no base first, even if that moves less.")
 @hub_options

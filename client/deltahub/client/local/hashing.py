@@ -40,11 +40,14 @@ def sha256_of(
 def git_blob_id(fd: int, size: int) -> str:
     """The id that git gives to the file's bytes, in hex."""
     digest = hashlib.sha1(f"blob {size}\0".encode(), usedforsecurity=False)
-    buffer = memoryview(bytearray(min(_CHUNK, max(1, size))))
-    for done in range(0, size, _CHUNK):
-        part = buffer[: min(_CHUNK, size - done)]
-        read_at(fd, part, done)
-        digest.update(part)
+    _feed_from(fd, size, digest.update)
+    return digest.hexdigest()
+
+
+def sha256_of_open(fd: int, size: int) -> str:
+    """The SHA-256 of the open file's bytes as they are now, in hex."""
+    digest = hashlib.sha256()
+    _feed_from(fd, size, digest.update)
     return digest.hexdigest()
 
 
@@ -104,6 +107,14 @@ def index_snapshot(name: str, commit: str | None, index: LocalIndex) -> None:
     for path, real in RepositoryCache(name).snapshot_files(commit):
         if path.endswith(".safetensors"):
             index_file(real, path, index)
+
+
+def _feed_from(fd: int, size: int, update: Callable[[memoryview], object]) -> None:
+    buffer = memoryview(bytearray(min(_CHUNK, max(1, size))))
+    for done in range(0, size, _CHUNK):
+        part = buffer[: min(_CHUNK, size - done)]
+        read_at(fd, part, done)
+        update(part)
 
 
 def _feed(

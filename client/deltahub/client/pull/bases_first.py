@@ -4,7 +4,8 @@ A fine-tune whose base is not on this machine can come whole, or as the base's f
 The base then stays in the Hugging Face cache, so that the next fine-tune costs its difference.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from deltahub.client.api.endpoints import Api
@@ -90,6 +91,16 @@ def find_bases(
     if not chosen or cost + of_bases / siblings >= without:
         return None
     return Bases(tuple(_pulls(chosen.values())), cost, of_bases, without)
+
+
+def count_siblings(api: Api, wanted: Sequence[tuple[str, str]]) -> dict[tuple[str, str], int]:
+    """(name, revision) of each model -> how many of them declare its base."""
+    bases = {}
+    for name, revision in wanted:
+        base = api.get_revision(name, revision).base
+        bases[name, revision] = (base.declared or "").partition("@")[0], base.commit
+    counts = Counter(bases.values())
+    return {model: counts[base] if base[0] else 1 for model, base in bases.items()}
 
 
 def _pulls(files: Iterable[_File]) -> Iterator[BasePull]:

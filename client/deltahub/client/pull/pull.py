@@ -1,10 +1,8 @@
 """Pull: a revision's files into the Hugging Face cache or a folder, every byte verified."""
 
-import hashlib
 import os
 import threading
-from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +10,15 @@ from pathlib import Path
 from deltahub.client.api.endpoints import Api
 from deltahub.client.api.recipes import StoredRecipe, read_recipe
 from deltahub.client.errors import BadResponse, DiskFull, NotReady, VerificationFailed
-from deltahub.client.local.hashing import git_blob_id, index_file, index_snapshot
+from deltahub.client.local.hashing import (
+    git_blob_id,
+    index_file,
+    index_snapshot,
+    sha256_of_open,
+)
 from deltahub.client.local.hf_cache import RepositoryCache, locked
 from deltahub.client.local.index import LocalIndex, PlacedTensor, Stamp
-from deltahub.client.local.paths import make_folders, read_at, require_room, sync_folder
+from deltahub.client.local.paths import cache_folder, make_folders, require_room, sync_folder
 from deltahub.client.local.tensor_sources import Sources
 from deltahub.client.names import is_repository_name
 from deltahub.client.progress import Progress, human_size
@@ -32,7 +35,6 @@ from deltahub.client.records import Entry, PullResult, Revision
 # A smaller file is fetched whole, because its recipe would cost more than it saves.
 SMALL_FILE = 1 << 20
 _SMALL_WORKERS = 4
-_CHUNK = 1 << 20
 
 
 class Pull:
@@ -54,7 +56,8 @@ class Pull:
         """siblings: models of one base that are pulled together: a base that is not here is pulled
         too, where that moves fewer bytes. 0: pull no base.
 
-        only: the paths to pull; None for all.
+        is_sha256_asked: read files that are in place, too, even if they have not changed since
+        their SHA-256 was taken. only: the paths to pull; None for all.
         """
         self._api = api
         self._has_links = has_links
@@ -148,7 +151,7 @@ class Pull:
         if not self._is_sha256_asked:
             return True
         with target.place(entry).final.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest() == entry.sha256
+            return sha256_of_open(file.fileno(), entry.size) == entry.sha256
 
     def _index_base(self, found: Revision) -> None:
         """Adds the declared base and the parent revision in the Hugging Face cache to the index."""
@@ -203,7 +206,10 @@ class Pull:
         place = target.place(entry)
         for folder in {place.final.parent, place.work.parent}:
             make_folders(target.root, folder)
-        with locked(place.lock):
+        # The second lock is for pulls of the same bytes into other folders or by other names: the
+        # first of them fetches the bytes, and the others copy them.
+        same_bytes = cache_folder() / "locks" / f"{entry.sha256}.lock"
+        with locked(place.lock), locked(same_bytes):
             if target.is_present(entry) and not self._is_sha256_asked:
                 on_done(entry.size)  # another process has pulled it meanwhile
                 self._count(0, entry.size)
@@ -223,7 +229,7 @@ class Pull:
                 self._count(0, entry.size)
             else:
                 tensors = self._fetch_into(fd, commit, entry, place, on_done)
-            _check_etag(fd, entry)
+            _check_hashes(fd, entry, is_rebuilt=tensors is not None)
             os.fsync(fd)
             stamp_inode = os.fstat(fd)
         except VerificationFailed:
@@ -283,8 +289,6 @@ class Pull:
         rebuild = Rebuild(self._api, target, journal, self._sources, self._links, on_done=on_done)
         rebuild.run(recipe.recipe, recipe.stored)
         self._count(rebuild.received, rebuild.reused)
-        if self._is_sha256_asked:
-            self._check_sha256(fd, entry)
         slots, _ = slots_of(recipe.recipe)
         return [PlacedTensor(slot.tensor, slot.start, slot.size) for slot in slots]
 
@@ -306,40 +310,25 @@ class Pull:
             return found
         raise AssertionError("unreachable: the last try returns or raises")
 
-    def _check_sha256(self, fd: int, entry: Entry) -> None:
-        digest = hashlib.sha256()
-        buffer = memoryview(bytearray(_CHUNK))
-        for done in range(0, entry.size, _CHUNK):
-            part = buffer[: min(_CHUNK, entry.size - done)]
-            read_at(fd, part, done)
-            digest.update(part)
-        if digest.hexdigest() != entry.sha256:
-            raise VerificationFailed(
-                f"{entry.path}: every tensor is right, but the SHA-256 of the file is not; "
-                "the hub's operator should run `deltahub fsck --read-data`"
-            )
-
     def _count(self, received: int, reused: int) -> None:
         with self._lock:
             self._received += received
             self._reused += reused
 
 
-def count_siblings(api: Api, wanted: Sequence[tuple[str, str]]) -> dict[tuple[str, str], int]:
-    """(name, revision) of each model -> how many of them declare its base."""
-    bases = {}
-    for name, revision in wanted:
-        base = api.get_revision(name, revision).base
-        bases[name, revision] = (base.declared or "").partition("@")[0], base.commit
-    counts = Counter(bases.values())
-    return {model: counts[base] if base[0] else 1 for model, base in bases.items()}
+def _check_hashes(fd: int, entry: Entry, *, is_rebuilt: bool) -> None:
+    """VerificationFailed if the bytes on the disk do not have the entry's hashes.
 
-
-def _check_etag(fd: int, entry: Entry) -> None:
-    """VerificationFailed if the bytes do not have their ETag, where that is a git blob id.
-
-    Other clients that share the cache take a file for the one that its ETag names.
+    A file that was copied or came whole has its SHA-256 already. An ETag that is a git blob id is
+    checked for all, because other clients that share the cache take a file for the one that its
+    ETag names.
     """
+    if is_rebuilt and sha256_of_open(fd, entry.size) != entry.sha256:
+        raise VerificationFailed(
+            f"{entry.path} is not written: every tensor of it came with the right hash, but the"
+            " file has another SHA-256 than was pushed; pull again, and if that fails too, the"
+            " hub's operator should run `deltahub fsck --read-data`"
+        )
     if len(entry.etag) != len(entry.sha256) and git_blob_id(fd, entry.size) != entry.etag:
         raise VerificationFailed(f"{entry.path} has another git id than the hub promised")
 

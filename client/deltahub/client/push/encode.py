@@ -3,14 +3,13 @@
 import os
 from collections.abc import Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from deltahub.client.errors import LocalFileChanged
 from deltahub.client.local.paths import read_at
-from deltahub.client.local.tensor_sources import MissingTensor, Sources
-from deltahub.client.push.base import BaseSet, LocalBase
+from deltahub.client.local.tensor_sources import Sources
+from deltahub.client.push.base import BaseSet
 from deltahub.codecs.files.split import FilePiece
 from deltahub.codecs.frames import (
     BasePlan,
@@ -80,35 +79,25 @@ class EncodedFrame:
 
 
 def choose(tensor: LocalTensor, bases: Sequence[BaseSet], sources: Sources) -> Choice:
-    """The smallest of: no base, and a delta against each base's matching tensor; by a sample."""
+    """The smallest of: no base, and a delta against each base's matching tensor; by a sample.
+
+    Only what is sent counts. If a chain of deltas gets too long, the hub stores it otherwise.
+    """
     spec, piece = tensor.spec, tensor.piece
     search = BaseSearch(spec.dtype, spec.count, tensor.read, sources.read)
-    longest = 1  # chain of deltas that the hub takes
     if piece.name is not None and tensor.size >= MIN_DELTA_BYTES:
         info = TensorInfo(piece.name, piece.dtype, piece.shape)
         for base_set in bases:
             base = base_set.match(info)
-            if base is not None and base.hash != tensor.tensor:
-                longest = base.depth + base.room
-                _try(search, info, tensor.tensor, base, sources)
-    if search.best is None or search.pays_as_anchor(longest):
+            if base is None or base.hash == tensor.tensor:
+                continue
+            plan = align(info, base)
+            # Bytes that differ from what the index says would make frames that the hub refuses.
+            if plan is not None and sources.is_verified(base.hash):
+                search.offer(plan)
+    if search.best is None:
         return Choice(tensor, None, min(1.0, search.standalone))
     return Choice(tensor, search.best, search.ratio)
-
-
-def _try(
-    search: BaseSearch, info: TensorInfo, tensor: bytes, base: LocalBase, sources: Sources
-) -> None:
-    # The tensor itself is no base that it misses for its depth.
-    if base.too_deep is not None and base.too_deep != tensor:
-        forbidden = align(info, replace(base, hash=base.too_deep))
-        if forbidden is not None:
-            with suppress(MissingTensor):  # gone since it was looked up
-                search.note_too_deep(forbidden)
-    plan = align(info, base)
-    # Bytes that differ from what the index says would make frames that the hub refuses.
-    if plan is not None and sources.is_verified(base.hash):
-        search.offer(plan, base.room, base.depth)
 
 
 def encode_all(choices: Sequence[Choice], sources: Sources) -> Generator[EncodedFrame, None, None]:

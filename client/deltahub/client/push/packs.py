@@ -146,7 +146,7 @@ class PackSender:
             self._api.accept_pack(self._name, sha256)
         except UploadNotFound:
             # The answer to a first try may have been lost after the hub had taken the pack.
-            if self._api.query_tensors(self._name, tensors).ids != tensors.keys():
+            if self._api.query_tensors(self._name, tensors) != tensors.keys():
                 raise
 
 

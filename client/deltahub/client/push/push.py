@@ -66,6 +66,7 @@ class Push:
         if missing:
             self._sender.send(missing, head, base)
         result, added, deleted = self._commit(hashed, head)
+        self._sender.keep(hashed, head)
         if not result.changed:  # another push made the same commit meanwhile
             added = deleted = ()
         return PushResult(

@@ -1,7 +1,7 @@
 """Sends the files of a push, whole or as frames of the tensors that the hub lacks."""
 
 import os
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -10,8 +10,9 @@ from deltahub.client.api.jobs import wait_for_job
 from deltahub.client.errors import JobFailed
 from deltahub.client.local.hashing import index_snapshot
 from deltahub.client.local.index import LocalIndex
-from deltahub.client.local.tensor_sources import Sources
-from deltahub.client.progress import Progress
+from deltahub.client.local.kept_pushes import KeptPushes, PushedWeights
+from deltahub.client.local.tensor_sources import MissingTensor, Sources
+from deltahub.client.progress import Progress, Silent
 from deltahub.client.push.base import BaseSet, load_base
 from deltahub.client.push.packs import PackSender, Refusal, spool_folder
 from deltahub.client.push.plan import HashedFile, PushPlan, plan_push
@@ -52,6 +53,7 @@ class FileSender:
         self._options = options
         self._uploader = Uploader(api)
         self._sources = Sources(index)
+        self._kept = KeptPushes(index, api.transport.url, options.name, options.revision)
         self._recipe_bytes = 0
 
     @property
@@ -73,6 +75,29 @@ class FileSender:
         except (*Refusal, JobFailed) as exc:
             self._progress.note(f"sending whole files: the hub refuses the difference ({exc})")
             self.upload(plan.frames)
+        except MissingTensor:
+            self._progress.note("sending whole files: a base was deleted from this machine")
+            self.upload(plan.frames)
+
+    def keep(self, files: Sequence[HashedFile], head: Revision | None) -> None:
+        """Keeps copies of the pushed weights for the next push. head: the revision before."""
+        weights = [
+            PushedWeights(each.file.source, each.file.stamp, each.sha256)
+            for each in files
+            if each.tensors
+        ]
+        entries = () if head is None or self._options.mirror else head.entries
+        pushed = {each.file.path for each in files}
+        others = {entry.sha256 for entry in entries if entry.path not in pushed}
+        total = self._kept.to_copy(weights)
+        progress = self._progress if total else Silent()
+        with progress.stage("keep a copy for the next push", total) as stage:
+            try:
+                problems = self._kept.keep(weights, others, stage.advance)
+            except OSError as exc:  # of the cache folder; the push itself is done
+                problems = [str(exc)]
+        for problem in problems:
+            self._progress.note(f"the next push cannot send the step from this one: {problem}")
 
     def _plan(
         self, files: list[HashedFile], head: Revision | None, base: Revision | None
@@ -82,11 +107,11 @@ class FileSender:
             return plan_push(files, set(), (), self._sources), set()
         with self._progress.stage("compare with the hub", None):
             held = self._api.query_tensors(self._options.name, tensors)
-            is_any_missing = len(held.ids) < len(tensors)
-            bases = self._bases(head, base, held.max_depth) if is_any_missing else []
-            return plan_push(files, held.ids, bases, self._sources), held.ids
+            is_any_missing = len(held) < len(tensors)
+            bases = self._bases(head, base) if is_any_missing else []
+            return plan_push(files, held, bases, self._sources), held
 
-    def _bases(self, head: Revision | None, base: Revision | None, max_depth: int) -> list[BaseSet]:
+    def _bases(self, head: Revision | None, base: Revision | None) -> list[BaseSet]:
         """The bases to try: declared, loaded from, the branch's own head. Only what is here."""
         options = self._options
         wanted: list[tuple[str, Revision]] = []
@@ -98,12 +123,13 @@ class FileSender:
                 wanted.append((options.parent[0], found))
         if head is not None:
             wanted.append((options.name, head))
+        self._kept.index_files()
         for name, revision in wanted:
             index_snapshot(name, revision.commit, self._index)
-        bases = [load_base(self._api, self._sources, *each, max_depth) for each in wanted]
+        bases = [load_base(self._api, self._sources, *each) for each in wanted]
         # A base counts only if the hub would resolve it for this repository.
         sizes = {tensor: size for base in bases for tensor, size in base.sizes().items()}
-        known = self._api.query_tensors(options.name, sizes).ids if sizes else set()
+        known = self._api.query_tensors(options.name, sizes) if sizes else set()
         return [each for each in (base.only(known) for base in bases) if len(each)]
 
     def upload(self, files: Iterable[HashedFile]) -> None:
@@ -132,7 +158,7 @@ class FileSender:
                 with self._progress.stage("send what was coded before", size) as stage:
                     sender.resume(spooled, missing, stage.advance)
                 sizes = {tensor.hex(): size for tensor, size in missing.items()}
-                have = have | self._api.query_tensors(name, sizes).ids
+                have = have | self._api.query_tensors(name, sizes)
                 choices = [each for each in choices if each.tensor.tensor.hex() not in have]
             total = sum(choice.tensor.size for choice in choices)
             if choices:

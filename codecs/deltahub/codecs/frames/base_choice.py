@@ -128,6 +128,14 @@ def _plan(info: TensorInfo, ranges: Sequence[_Range]) -> BasePlan | None:
     return BasePlan(tuple(segments), is_cast)
 
 
+def average_cost(first: float, step: float, room: int) -> float:
+    """Bytes (or shares) a tensor, over a tensor and the `room` further steps of its chain.
+
+    first: of the tensor. step: of a delta against the one before, which it may be itself.
+    """
+    return (first + room * min(first, step)) / (room + 1)
+
+
 class BaseSearch:
     """One tensor's sample, coded against each offered base; keeps the best delta.
 
@@ -209,8 +217,7 @@ class BaseSearch:
         return self._cost(self.standalone, room) < self._cost(ratio, left)
 
     def _cost(self, ratio: float, room: int) -> float:
-        """The average share of this tensor and of `room` further steps of a chain."""
-        return (ratio + room * min(ratio, self._too_deep)) / (room + 1)
+        return average_cost(ratio, self._too_deep, room)
 
     def _delta_share(self, plan: BasePlan) -> float | None:
         """Coded bytes of the delta over the raw bytes; None for a base of an unrelated training.

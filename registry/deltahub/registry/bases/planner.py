@@ -6,8 +6,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from sqlalchemy import select
-
 from deltahub.codecs.dtypes import DType
 from deltahub.codecs.frames import BasePlan, FrameRange
 from deltahub.codecs.frames.base_choice import (
@@ -21,15 +19,12 @@ from deltahub.codecs.frames.base_plan import ReadTensor, slice_plan
 from deltahub.registry.bases.candidates import Candidate, find_candidates, load_candidates
 from deltahub.registry.bases.matching import BaseMatcher, BaseOption
 from deltahub.registry.bases.precedence import Precedence
-from deltahub.registry.db.batches import batches
-from deltahub.registry.db.expressions import total
-from deltahub.registry.db.models import Frame
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import DataLost
 from deltahub.registry.lineage.model_sketch import sketch_revision
 from deltahub.registry.lineage.target import Target
-from deltahub.registry.packs.locations import closure
 from deltahub.registry.packs.reading.chain import TensorGone
+from deltahub.registry.packs.reading.limits import bytes_to_read, reads_too_much
 from deltahub.registry.registry import Registry
 
 log = logging.getLogger(__name__)
@@ -39,9 +34,6 @@ GOOD_ENOUGH = 0.75
 # After MIN_PLANS tensors, only the KEPT_CANDIDATES that were chosen most often are tried.
 MIN_PLANS = 8
 KEPT_CANDIDATES = 2
-# Bytes that are read for a byte of a tensor, without its own frames: a chain of deltas ends there.
-# A run of small steps begins at an anchor, at less than 1, and climbs to this.
-MAX_READ = 1.75
 
 
 @dataclass(frozen=True)
@@ -170,13 +162,11 @@ class BasePlanner:
         if option.depth <= FREE_DEPTH:
             return False
         with self._reg.db.read() as session:
-            needed = list(closure(session, (tensor.id for tensor in option.tensors)))
-            n_bytes = sum(
-                session.scalar(select(total(Frame.length)).where(Frame.tensor_id.in_(batch))) or 0
-                for batch in batches(needed)
-            )
+            (base_bytes,) = bytes_to_read(session, [[tensor.id for tensor in option.tensors]])
         coded = coded_as(info.dtype)
-        return coded is not None and n_bytes > MAX_READ * info.count * coded.itemsize
+        return coded is not None and reads_too_much(
+            option.depth, base_bytes, info.count * coded.itemsize
+        )
 
     def _candidates_to_try(self) -> list[Candidate]:
         if self._n_plans < MIN_PLANS or not self._wins:

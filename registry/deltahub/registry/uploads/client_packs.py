@@ -4,21 +4,27 @@ A client's frame is not trusted until its tensor has been decoded and hashed. It
 tensors that the client may read, so that nobody gets a tensor's bytes by naming its content id, and
 that all readers of the repository may read, because they could compute the base from the delta.
 Frames for a private repository are kept as they are, inside its namespace. For a public repository,
-whose frames everybody decodes, the hub encodes the tensors again.
+whose frames everybody decodes, the hub encodes the tensors again. A client sends the difference
+from what it has, whatever the depth of that. A tensor whose chain of deltas would be too long is
+encoded again: as a delta of the tensor at the root of that chain, or without a base where the next
+steps then cost less on the average.
 """
 
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 
 from deltahub.registry import cancellation, failpoints
 from deltahub.registry.access.caller import Caller, require_writer
 from deltahub.registry.access.repositories import load_repository
 from deltahub.registry.db.batches import PART_TENSORS, batches
-from deltahub.registry.db.models import Landing
+from deltahub.registry.db.models import Landing, Tensor
+from deltahub.registry.db.session import ReadSession
 from deltahub.registry.errors import DeltaCycle, InvalidFrame, LimitExceeded
 from deltahub.registry.packs.holds import hold_for_user
 from deltahub.registry.packs.locations import usable_bases
 from deltahub.registry.packs.reading.chain import TensorGone
+from deltahub.registry.packs.reading.limits import bytes_to_read, reads_too_much, roots_of
 from deltahub.registry.packs.switch import check_live, in_parts, insert_tensors, make_live
 from deltahub.registry.packs.tensor_reader import TensorReader
 from deltahub.registry.packs.writer import PackSpool, SealedPacks
@@ -34,6 +40,8 @@ from deltahub.registry.uploads.discard import delete_condemned, drop_unused
 from deltahub.registry.uploads.known_tensors import find_readable
 from deltahub.registry.uploads.landing import complete_upload
 from deltahub.registry.uploads.verify_frames import FrameVerifier
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -60,6 +68,17 @@ class _UploadContents:
     used: list[Landing] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class _Bases:
+    """The bases of a pack's frames: content id -> size.
+
+    too_deep: tensors that are encoded again -> the base to encode them against, None for none.
+    """
+
+    sizes: Mapping[bytes, int]
+    too_deep: Mapping[bytes, bytes | None]
+
+
 def accept_pack(
     reg: Registry, reader: TensorReader, caller: Caller | None, name: str, sha256: str
 ) -> AcceptedPack:
@@ -67,14 +86,18 @@ def accept_pack(
 
     A tensor whose frames are in several packs is stored when the last pack is accepted; until then
     the uploads are kept. InvalidFrame if a frame does not decode to its tensor, or has a base that
-    the caller or a reader of the repository may not read; DeltaCycle if a chain is too deep;
-    LimitExceeded; UploadNotFound. After an error only the upload is kept. One exception: rows of a
-    pack with thousands of tensors are inserted in parts, and if a base is deleted or moved between
-    two, the first parts stay.
+    the caller or a reader of the repository may not read; LimitExceeded; UploadNotFound. After an
+    error only the upload is kept. One exception: rows of a pack with thousands of tensors are
+    inserted in parts, and if a base is deleted or moved between two, the first parts stay.
     """
     caller = require_writer(caller)
     try:
-        return _accept(reg, reader, caller, name, sha256)
+        try:
+            return _accept(reg, reader, caller, name, sha256)
+        except DeltaCycle as exc:
+            # A base became deeper meanwhile, or is a delta of a lost tensor of the pack.
+            log.info("the tensors of pack %s are stored without bases: %s", sha256, exc)
+            return _accept(reg, reader, caller, name, sha256, has_bases=False)
     except ObjectNotFound:
         # Another request of the client may have accepted the pack and dropped its upload:
         # UploadNotFound then.
@@ -84,13 +107,29 @@ def accept_pack(
 
 
 def _accept(
-    reg: Registry, reader: TensorReader, caller: Caller, name: str, sha256: str
+    reg: Registry,
+    reader: TensorReader,
+    caller: Caller,
+    name: str,
+    sha256: str,
+    *,
+    has_bases: bool = True,
 ) -> AcceptedPack:
+    """has_bases: whether tensors may be stored as deltas."""
     contents = _group_frames(reg, caller, name, sha256)
-    base_sizes = _check_bases(reg, caller, name, contents)
-    with PackSpool(reg, reader, contents.domain_id, is_decoded=contents.is_private) as spool:
+    bases = _check_bases(reg, caller, name, contents)
+    again = bases.too_deep if has_bases else dict.fromkeys(contents.whole)
+    # What the hub encodes has to be read back and decoded; a client's frames were decoded.
+    is_decoded = contents.is_private and not again
+    with PackSpool(reg, reader, contents.domain_id, is_decoded=is_decoded) as spool:
         taker = FrameVerifier(
-            reg, reader, spool, contents.domain_id, base_sizes, is_private=contents.is_private
+            reg,
+            reader,
+            spool,
+            contents.domain_id,
+            bases.sizes,
+            again,
+            is_private=contents.is_private,
         )
         try:
             for tensor, frames in contents.whole.items():
@@ -220,10 +259,8 @@ def _finished_uploads(
     return used
 
 
-def _check_bases(
-    reg: Registry, caller: Caller, name: str, contents: _UploadContents
-) -> Mapping[bytes, int]:
-    """Content id -> size of every base. A missing and an unreadable base get the same error."""
+def _check_bases(reg: Registry, caller: Caller, name: str, contents: _UploadContents) -> _Bases:
+    """The bases of all frames. A missing and an unreadable base get the same error."""
     needed = {
         tensor: {base for frame in frames for base in frame.bases}
         for tensor, frames in contents.whole.items()
@@ -238,17 +275,62 @@ def _check_bases(
         # The caller may read more than the readers of the repository: its private models elsewhere.
         usable = usable_bases(session, repository.domain_id, (base.id for base in bases.values()))
         bases = {content: base for content, base in bases.items() if base.id in usable}
-    for tensor, its_bases in needed.items():
-        for base in its_bases:
-            if base not in bases:
-                raise InvalidFrame(
-                    f"tensor {tensor.hex()} is coded against {base.hex()}, which is not here for"
-                    f" you and all readers of {name}; send it whole, or against another base"
-                )
-        depth = 1 + max((bases[base].depth for base in its_bases), default=-1)
-        if depth > reg.settings.max_depth:
-            raise DeltaCycle(
-                f"tensor {tensor.hex()} would be {depth} deltas deep; at most"
-                f" {reg.settings.max_depth}: send it whole, or against another base"
+        for tensor, its_bases in needed.items():
+            _check_there(tensor, its_bases, bases, name)
+        max_depth = reg.settings.max_depth
+        too_deep = _find_too_deep(session, contents, needed, bases, max_depth)
+        only = {tensor: bases[next(iter(needed[tensor]))] for tensor in too_deep if max_depth}
+        only = {tensor: base for tensor, base in only.items() if len(needed[tensor]) == 1}
+        roots = _find_roots(session, repository.domain_id, only)
+    sizes = {content: base.size for content, base in bases.items()}
+    return _Bases(sizes, {tensor: roots.get(tensor) for tensor in too_deep})
+
+
+def _check_there(
+    tensor: bytes, needed: Iterable[bytes], bases: Mapping[bytes, Tensor], name: str
+) -> None:
+    for base in needed:
+        if base not in bases:
+            raise InvalidFrame(
+                f"tensor {tensor.hex()} is coded against {base.hex()}, which is not here for"
+                f" you and all readers of {name}; send it whole, or against another base"
             )
-    return {content: base.size for content, base in bases.items()}
+
+
+def _find_too_deep(
+    session: ReadSession,
+    contents: _UploadContents,
+    needed: Mapping[bytes, Set[bytes]],
+    bases: Mapping[bytes, Tensor],
+    max_depth: int,
+) -> set[bytes]:
+    """The tensors whose chain of deltas would be longer than is allowed, or too costly to read."""
+    found: set[bytes] = set()
+    deltas = [tensor for tensor, its_bases in needed.items() if its_bases]
+    groups = [[bases[base].id for base in needed[tensor]] for tensor in deltas]
+    for tensor, base_bytes in zip(deltas, bytes_to_read(session, groups), strict=True):
+        depth = 1 + max(bases[base].depth for base in needed[tensor])
+        size = contents.whole[tensor][0].tensor_size
+        if depth > max_depth or reads_too_much(depth, base_bytes, size):
+            found.add(tensor)
+    return found
+
+
+def _find_roots(
+    session: ReadSession, domain_id: int, bases: Mapping[bytes, Tensor]
+) -> dict[bytes, bytes]:
+    """Tensor -> the tensor at the root of its base's chain, where it may take the base's place.
+
+    It takes the same elements of it. Where these do not fit, the delta is large and not used.
+    """
+    roots = roots_of(session, (base.id for base in bases.values()))
+    usable = usable_bases(session, domain_id, roots.values())
+    found: dict[bytes, bytes] = {}
+    for tensor, base in bases.items():
+        root_id = roots.get(base.id)
+        if root_id is None or root_id not in usable:
+            continue
+        root = session.get_one(Tensor, root_id)
+        if root.lost is None and root.size == base.size and root.hash != tensor:
+            found[tensor] = root.hash
+    return found

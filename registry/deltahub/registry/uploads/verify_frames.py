@@ -2,11 +2,14 @@
 
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from blake3 import blake3
 
 from deltahub.codecs.errors import CodecError
 from deltahub.codecs.frames import (
+    BasePlan,
+    FrameHeader,
     FrameRange,
     FrameView,
     TensorSpec,
@@ -14,6 +17,7 @@ from deltahub.codecs.frames import (
     encode_frame,
     open_frame,
 )
+from deltahub.codecs.frames.base_choice import average_cost
 from deltahub.codecs.ids import ZERO_ID
 from deltahub.registry import cancellation
 from deltahub.registry.errors import InvalidFrame
@@ -32,8 +36,9 @@ _ONE_FRAME_AT_A_TIME = threading.Lock()
 class FrameVerifier:
     """Verifies uploaded frames and adds them to a spool.
 
-    base_sizes: content id -> size in bytes of every allowed base. is_private: the client's frames
-    are stored as they are; otherwise the hub encodes their tensors again.
+    base_sizes: content id -> size in bytes of every allowed base. again: tensors that the hub
+    encodes anew -> another base of the same size that may be used, or None. is_private: the
+    client's other frames are stored as they are; otherwise the hub encodes all tensors.
     """
 
     def __init__(
@@ -43,6 +48,7 @@ class FrameVerifier:
         spool: PackSpool,
         domain_id: int,
         base_sizes: Mapping[bytes, int],
+        again: Mapping[bytes, bytes | None],
         *,
         is_private: bool,
     ) -> None:
@@ -50,11 +56,13 @@ class FrameVerifier:
         self._read_base = reader.base_reader(domain_id)
         self._spool = spool
         self._base_sizes = base_sizes
+        self._again = dict(again)
         self._is_private = is_private
         # (id of an upload, its reader): the next frame often begins in the block where one ends.
         self._landing: tuple[str, LandingReader] | None = None
         self._threads = reg.settings.codec_threads
         self._effort = reg.settings.effort
+        self._max_depth = reg.settings.max_depth
 
     def take(self, tensor: bytes, frames: Sequence[UploadedFrame]) -> None:
         """Add all frames of a tensor; InvalidFrame unless they decode to this content id."""
@@ -74,14 +82,20 @@ class FrameVerifier:
         self._upload(frame.landing_id).read_into(frame.offset, memoryview(stored))
         view, body = open_frame(stored)
         self._check_segments(view)
-        if self._is_private:
+        if frame.tensor not in self._again and self._is_private:
             self._hash(view, body, digest)
             self._spool.add(stored)
-        else:
-            generation = (
-                standalone_generation() if view.header.base is None else generation_of(self._effort)
-            )
-            self._spool.add(self._encode(view, body, digest), generation)
+            return
+        header, plan = view.header, view.header.base
+        base = self._base(header, plan, 0, header.size_bytes)
+        out = memoryview(bytearray(header.size_bytes))
+        view.decode_into(0, header.n_blocks, body, base, out, self._threads)
+        digest.update(out)
+        if frame.tensor in self._again:
+            plan = self._other_plan(header, out)
+            base = self._base(header, plan, 0, header.size_bytes)
+        generation = standalone_generation() if plan is None else generation_of(self._effort)
+        self._spool.add(self._encode(header, out, plan, base), generation)
 
     def _upload(self, landing_id: str) -> LandingReader:
         if self._landing is None or self._landing[0] != landing_id:
@@ -108,7 +122,7 @@ class FrameVerifier:
                 position, min(position + RANGE_BYTES, header.size_bytes)
             )
             low, high = view.block_span(begin)[0], view.block_span(stop - 1)[1]
-            base = self._base(view, low, high)
+            base = self._base(header, header.base, low, high)
             first, end = view.stored_span(begin, stop)
             out = memoryview(bytearray(high - low))
             stored = body[first - header.prefix_length : end - header.prefix_length]
@@ -116,24 +130,56 @@ class FrameVerifier:
             digest.update(out)
             position = high
 
-    def _encode(self, view: FrameView, body: memoryview, digest: blake3) -> bytes:
-        """The same elements in a frame that the hub encodes."""
-        header = view.header
-        base = self._base(view, 0, header.size_bytes)
-        out = memoryview(bytearray(header.size_bytes))
-        view.decode_into(0, header.n_blocks, body, base, out, self._threads)
-        digest.update(out)
+    def _other_plan(self, header: FrameHeader, out: memoryview) -> BasePlan | None:
+        """The plan against the tensor's other base, or None where it should have no base.
+
+        The first frame decides for the tensor: whether the next steps of the chain cost less on the
+        average if it begins without a base.
+        """
+        plan = _against(header.base, self._again[header.tensor])
+        if plan is None or header.start > 0:
+            return plan
+        base = self._base(header, plan, 0, header.size_bytes)
+        delta = len(self._encode(header, out, plan, base))
+        alone = len(self._encode(header, out, None, None))
+        step, room = header.frame_length, self._max_depth
+        if average_cost(alone, step, room) <= average_cost(delta, step, room - 1):
+            self._again[header.tensor] = None
+            return None
+        return plan
+
+    def _encode(
+        self,
+        header: FrameHeader,
+        out: memoryview,
+        plan: BasePlan | None,
+        base: bytearray | None,
+    ) -> bytes:
+        """A frame of these elements that the hub encodes."""
         spec = TensorSpec(header.tensor, header.dtype, 1, header.tensor_count)
         part = FrameRange(header.start, header.count, header.rows, header.columns)
-        codec = "auto" if base is None else "delta"
-        return encode_frame(spec, part, out, base, header.base, codec, self._threads, self._effort)
+        if plan is None:
+            return encode_frame(spec, part, out, threads=self._threads, effort=self._effort)
+        return encode_frame(spec, part, out, base, plan, "delta", self._threads, self._effort)
 
-    def _base(self, view: FrameView, low: int, high: int) -> bytearray | None:
-        """The aligned base of decoded bytes [low, high) of the frame."""
-        header = view.header
-        if header.base is None:
+    def _base(
+        self, header: FrameHeader, plan: BasePlan | None, low: int, high: int
+    ) -> bytearray | None:
+        """The base by this plan, aligned with decoded bytes [low, high) of the frame."""
+        if plan is None:
             return None
         base = bytearray(high - low)
         first, count = low // header.dtype.itemsize, (high - low) // header.dtype.itemsize
-        assemble(header.base, header.dtype, first, count, self._read_base, memoryview(base))
+        assemble(plan, header.dtype, first, count, self._read_base, memoryview(base))
         return base
+
+
+def _against(plan: BasePlan | None, base: bytes | None) -> BasePlan | None:
+    """The plan with another tensor in the place of its only base; None for no base."""
+    if plan is None or base is None:
+        return None
+    segments = tuple(
+        segment if segment.tensor == ZERO_ID else replace(segment, tensor=base)
+        for segment in plan.segments
+    )
+    return replace(plan, segments=segments)

@@ -50,8 +50,7 @@ def query_tensors(
     """Return those of the tensors that the hub has for this repository, kept for a day."""
     wanted = [(bytes.fromhex(tensor), size) for tensor, size in body.tensors]
     have = known_tensors.query_and_hold(hub.registry, caller, f"{namespace}/{name}", wanted)
-    max_depth = hub.registry.settings.max_depth
-    return TensorQueryOut(have=[tensor.hex() for tensor in have], max_depth=max_depth)
+    return TensorQueryOut(have=[tensor.hex() for tensor in have])
 
 
 @router.post("/packs")

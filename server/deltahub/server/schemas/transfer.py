@@ -41,9 +41,6 @@ class TensorQueryIn(In):
 
 class TensorQueryOut(Out):
     have: list[str] = Field(description="kept for a day for this repository, even without a commit")
-    max_depth: int = Field(
-        description="the longest chain of deltas that the hub takes; 0: no deltas at all"
-    )
 
 
 class FramesIn(In):
