@@ -172,6 +172,7 @@ ROW_FAULTS: list[tuple[str, str, bool]] = [
     ("UPDATE refs SET revision_id = (SELECT max(id) FROM revisions)", "ref_dangling", False),
     (f"DELETE FROM files WHERE id = {A_FILE}", "entry_dangling", False),
     (f"UPDATE files SET state = 'proving' WHERE id = {A_FILE}", "entry_dangling", False),
+    ("UPDATE repositories SET head_id = head_id + 1", "head_wrong", False),
     ("UPDATE tree_links SET n_files = n_files + 1", "tree_wrong", False),
     ("UPDATE tree_links SET id_sum = zeroblob(20)", "tree_wrong", False),
     ("UPDATE tree_links SET marks = marks | 2", "tree_wrong", False),

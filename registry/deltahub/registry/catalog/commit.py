@@ -12,7 +12,12 @@ from deltahub.registry.access.repositories import DEFAULT_BRANCH, load_repositor
 from deltahub.registry.access.visibility import readable_files
 from deltahub.registry.catalog import declared_base
 from deltahub.registry.catalog.entries import EntryInfo, find_entry, list_entries
-from deltahub.registry.catalog.new_revision import commit_id_of, insert_revision, new_revision
+from deltahub.registry.catalog.new_revision import (
+    commit_id_of,
+    enqueue_ingest_of_changes,
+    insert_revision,
+    new_revision,
+)
 from deltahub.registry.catalog.operations import (
     AddFile,
     CopyFile,
@@ -172,6 +177,7 @@ def _commit(
     changed = Change(revision.number, bytes.fromhex(revision.commit))
     revision.tree_id = change_tree(session, repository.id, tree, changes.files, changed)
     insert_revision(session, repository, revision, ref, is_new=head is None)
+    enqueue_ingest_of_changes(session, revision, parent, changes.added.values())
     detail = {"ref": ref, "operations": len(operations)}
     audit.append(session, caller, "revision.commit", f"{name}@{revision.commit}", detail)
     failpoints.reached("revisions.commit.before_commit")

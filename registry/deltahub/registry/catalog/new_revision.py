@@ -2,13 +2,14 @@
 
 import hashlib
 import json
+from collections.abc import Collection
 from datetime import datetime
 
 from deltahub.registry.access.caller import Caller
 from deltahub.registry.access.repositories import DEFAULT_BRANCH
 from deltahub.registry.catalog import declared_base
 from deltahub.registry.catalog.lists.model_tags import move_main
-from deltahub.registry.catalog.trees.sums import Sums
+from deltahub.registry.catalog.trees.sums import Sums, TreeFile
 from deltahub.registry.db.models import Ref, Repository, Revision, utc_now
 from deltahub.registry.db.session import WriteSession
 from deltahub.registry.jobs import ingest_jobs
@@ -66,7 +67,7 @@ def insert_revision(
     *,
     is_new: bool,
 ) -> None:
-    """Insert a revision with its declared edge and its ingest; point `ref` at it.
+    """Insert a revision with its declared edge; point `ref` at it. The caller enqueues its ingest.
 
     Its tree is written already. is_new: the branch `ref` does not exist yet.
     """
@@ -88,11 +89,10 @@ def insert_alone(session: WriteSession, repository: Repository, revision: Revisi
     if revision.declared_base_revision_id is not None:
         base = session.get_one(Revision, revision.declared_base_revision_id)
         declared_base.declare(session, repository, revision, base)
-    enqueue_ingest(session, revision)
 
 
 def enqueue_ingest(session: WriteSession, revision: Revision) -> None:
-    """Enqueue the ingest of a new revision.
+    """Enqueue the ingest of a revision that was inserted.
 
     If no file has to be stored, the job only searches for relatives. No client waits for
     that, so it does not become the revision's ingest_job_id.
@@ -100,4 +100,21 @@ def enqueue_ingest(session: WriteSession, revision: Revision) -> None:
     size = ingest_jobs.landed_bytes(session, revision)
     job_id = ingest_jobs.enqueue_ingest(session, revision, size)
     if ingest_jobs.has_landed(session, revision):
+        revision.ingest_job_id = job_id
+
+
+def enqueue_ingest_of_changes(
+    session: WriteSession,
+    revision: Revision,
+    parent: Revision | None,
+    added: Collection[TreeFile],
+) -> None:
+    """Do the same, but look only at what the revision adds to its parent's tree.
+
+    Files that still wait since the parent's commit are those of the parent's job, which comes
+    first: the client waits for the new job, too, and it finds little to do.
+    """
+    arrived = {file.file_id: file.size for file in added if file.is_waiting}
+    job_id = ingest_jobs.enqueue_ingest(session, revision, sum(arrived.values()))
+    if arrived or (parent is not None and ingest_jobs.is_unsettled(session, parent)):
         revision.ingest_job_id = job_id

@@ -40,6 +40,12 @@ def has_landed(session: ReadSession, revision: Revision) -> bool:
     return session.scalar(query.limit(1)) is not None
 
 
+def is_unsettled(session: ReadSession, revision: Revision) -> bool:
+    """Whether the revision has an ingest that is not done."""
+    job = _job_of(session, revision)
+    return job is not None and job.state != "done"
+
+
 def has_failed(session: ReadSession, revision: Revision) -> bool:
     """Whether the revision's ingest failed or was cancelled, and was not enqueued again."""
     job = _job_of(session, revision)

@@ -9,7 +9,12 @@ from deltahub.registry.access import audit
 from deltahub.registry.access.caller import Caller
 from deltahub.registry.access.repositories import DEFAULT_BRANCH
 from deltahub.registry.access.visibility import sharing_domains
-from deltahub.registry.catalog.new_revision import commit_id_of, insert_revision, new_revision
+from deltahub.registry.catalog.new_revision import (
+    commit_id_of,
+    enqueue_ingest,
+    insert_revision,
+    new_revision,
+)
 from deltahub.registry.catalog.operations import tree_file
 from deltahub.registry.catalog.repositories import add_repository
 from deltahub.registry.catalog.trees.read import Tree
@@ -126,6 +131,7 @@ def _add_branch(
     empty = Tree(session, None)
     revision.tree_id = change_tree(session, repository.id, empty, files, changed)
     insert_revision(session, repository, revision, branch.ref, is_new=True)
+    enqueue_ingest(session, revision)
     for parent in dict.fromkeys(branch.parents):
         if parent != result.base[1]:
             session.add(

@@ -11,6 +11,7 @@ from deltahub.registry.access.repositories import DEFAULT_BRANCH, load_repositor
 from deltahub.registry.catalog.lists.model_tags import move_main
 from deltahub.registry.catalog.new_revision import (
     commit_id_of,
+    enqueue_ingest,
     insert_alone,
     insert_revision,
     new_revision,
@@ -48,6 +49,7 @@ def squash(reg: Registry, caller: Caller | None, name: str, branch: str, message
         sums = Tree(session, head.tree_id).sums
         squashed.commit = commit_id_of(name, caller.name, squashed, sums)
         insert_revision(session, repository, squashed, branch, is_new=False)
+        enqueue_ingest(session, squashed)
         drop_unreachable(session, caller, repository, "squashed", {head.id: squashed.id})
         detail = {"branch": branch}
         audit.append(session, caller, "revision.squash", f"{name}@{squashed.commit}", detail)
@@ -137,4 +139,5 @@ def _without(
     sums = Tree(session, tree_id).sums
     new.commit = commit_id_of(name, "" if author is None else author.name, new, sums)
     insert_alone(session, repository, new)
+    enqueue_ingest(session, new)
     return new

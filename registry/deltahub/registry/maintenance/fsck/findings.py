@@ -13,6 +13,7 @@ CODES = {
     "row_undecodable": "a row holds a value that its column cannot hold",
     "check_stopped": "a check could not go on, because the database is damaged",
     "ref_dangling": "a branch or tag points at no revision of its repository",
+    "head_wrong": "lists of models show another revision than the head of main",
     "entry_dangling": "a revision lists a file that has no row, or is not verified",
     "tree_wrong": "the tree of a revision is out of order, or its sums are not those of its files",
     "file_incomplete": "a file's row names neither an upload nor a recipe that is there",

@@ -14,6 +14,7 @@ from deltahub.registry.db.models import (
     Landing,
     Pack,
     Ref,
+    Repository,
     Revision,
     Tensor,
     TensorBase,
@@ -42,6 +43,12 @@ def check_refs(session: Session) -> Findings:
     for kind, name, repository in rows:
         text = f"{kind} {name} of repository {repository} points at no revision of it"
         yield Finding("ref_dangling", f"{repository}/{name}", text)
+    is_main = (Ref.repository_id == Repository.id) & (Ref.kind == "branch") & (Ref.name == "main")
+    main = func.coalesce(Ref.revision_id, 0)
+    heads = select(Repository.id, Repository.head_id, main).outerjoin(Ref, is_main)
+    for repository, head, right in session.execute(heads.where(Repository.head_id != main)):
+        text = f"lists show revision {head} of repository {repository}, and its main is at {right}"
+        yield Finding("head_wrong", str(repository), text)
 
 
 def check_files(session: Session) -> Findings:
