@@ -28,6 +28,8 @@ _MIN_CHARACTER: Final = "\x01"
 # (repository, leaf, sum of its ids) -> its paths as text. Limit: 32 MiB, a million paths or less.
 _TEXTS: Final[ByteCache[tuple[int, int, int], bytes]] = ByteCache(32 << 20)
 _KEY_BYTES: Final = 200
+# (id of a revision, its commit) -> the paths of a small tree as text, for lists of many models.
+_WHOLE: Final[ByteCache[tuple[int, str], bytes]] = ByteCache(16 << 20)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +69,19 @@ def path_texts(
     text_of: the text of some paths; those of all parts are joined by commas. It is remembered for
     each leaf, so it must always be the same function. RevisionNotFound as for entry_pages.
     """
+    whole = _WHOLE.get((revision.id, revision.commit))
+    if whole is not None:
+        yield whole
+        return
     groups: list[Link] | None = None
+    is_one = False
     while groups is None or groups:
         cancellation.check()
         with reg.db.read() as session:
             tree = Tree(session, _still_there(session, revision).tree_id)
-            groups = tree.links(tree.id) if groups is None else groups
+            if groups is None:
+                groups = tree.links(tree.id)
+                is_one = len(groups) == 1
             leaves = tree.links(groups[0].child_id) if groups else []
             texts = {leaf.child_id: _TEXTS.get(_key(revision, leaf)) for leaf in leaves}
             for leaf_ids in batches((i for i, text in texts.items() if text is None), MAX_LEAVES):
@@ -80,7 +89,11 @@ def path_texts(
         for leaf in leaves:
             text = texts[leaf.child_id] or b""
             _TEXTS.put(_key(revision, leaf), text, len(text) + _KEY_BYTES)
-        yield b",".join(text for text in texts.values() if text)
+        joined = b",".join(text for text in texts.values() if text)
+        if is_one:
+            key = revision.id, revision.commit
+            _WHOLE.put(key, joined, len(joined) + _KEY_BYTES)
+        yield joined
         groups = groups[1:]
 
 
