@@ -6,6 +6,7 @@ one list nevertheless, because the entries of a commit never change.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
 from sqlalchemy import Select, select
@@ -28,8 +29,8 @@ _MIN_CHARACTER: Final = "\x01"
 # (repository, leaf, sum of its ids) -> its paths as text. Limit: 32 MiB, a million paths or less.
 _TEXTS: Final[ByteCache[tuple[int, int, int], bytes]] = ByteCache(32 << 20)
 _KEY_BYTES: Final = 200
-# (id of a revision, its commit) -> the paths of a small tree as text, for lists of many models.
-_WHOLE: Final[ByteCache[tuple[int, str], bytes]] = ByteCache(16 << 20)
+# A revision -> the paths of a small tree as text, for lists of many models.
+_WHOLE: Final[ByteCache[tuple[int, str, datetime], bytes]] = ByteCache(16 << 20)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,8 @@ def path_texts(
     text_of: the text of some paths; those of all parts are joined by commas. It is remembered for
     each leaf, so it must always be the same function. RevisionNotFound as for entry_pages.
     """
-    whole = _WHOLE.get((revision.id, revision.commit))
+    whole_key = revision.id, revision.commit, revision.created_at
+    whole = _WHOLE.get(whole_key)
     if whole is not None:
         yield whole
         return
@@ -91,8 +93,7 @@ def path_texts(
             _TEXTS.put(_key(revision, leaf), text, len(text) + _KEY_BYTES)
         joined = b",".join(text for text in texts.values() if text)
         if is_one:
-            key = revision.id, revision.commit
-            _WHOLE.put(key, joined, len(joined) + _KEY_BYTES)
+            _WHOLE.put(whole_key, joined, len(joined) + _KEY_BYTES)
         yield joined
         groups = groups[1:]
 
