@@ -147,7 +147,8 @@ def test_a_streamed_file_goes_on_where_the_killed_process_stopped(
     assert contents(to) == contents(folder)
     assert not (to / ".cache").exists()
     if entry.state == "landed" and report.reused:
-        assert report.received <= entry.size - 32 * MIB
+        # The worker may have stored the file meanwhile: then there is a small recipe, too.
+        assert report.received <= entry.size - 32 * MIB + 4096
 
 
 @pytest.mark.parametrize("is_json", [False, True])

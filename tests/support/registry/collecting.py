@@ -1,5 +1,7 @@
-"""Runs garbage collection and checks what remains."""
+"""Runs garbage collection, and finds what is wrong."""
 
+import sqlite3
+from contextlib import closing
 from datetime import timedelta
 
 from sqlalchemy import func, select, update
@@ -43,3 +45,16 @@ def age_everything(reg: Registry, days: float) -> None:
         session.execute(
             update(Pack).where(Pack.condemned_at.is_not(None)).values(condemned_at=past)
         )
+
+
+def codes(reg: Registry, *, read_data: bool = False) -> set[str]:
+    return {finding.code for finding in fsck(reg, read_data=read_data)}
+
+
+def sql(reg: Registry, *statements: str) -> None:
+    """Change rows with foreign keys off."""
+    with closing(sqlite3.connect(reg.data_dir / "deltahub.sqlite3")) as connection:
+        connection.execute("PRAGMA foreign_keys = OFF")
+        for statement in statements:
+            assert connection.execute(statement).rowcount != 0, statement
+        connection.commit()
