@@ -296,6 +296,8 @@ def test_the_tests_reach_every_code() -> None:
         "depth_exceeded",
         "file_lost",  # test_repair.py
         "tensor_lost",
+        "head_wrong",  # test_fsck_pages.py
+        "tree_wrong",
         "database_damaged",  # test_fsck_database.py
         "row_reference",
         "row_undecodable",
