@@ -7,10 +7,11 @@ import pytest
 
 from deltahub.registry import Caller, Registry
 from deltahub.registry.catalog.refs import create_ref
-from deltahub.registry.db.models import LineageEdge, Revision
+from deltahub.registry.db.models import File, LineageEdge, Revision
 from deltahub.registry.errors import Conflict, Forbidden, RevisionNotFound
+from deltahub.registry.retention.drop import delete_ref
 from deltahub.registry.retention.rewrite import delete_files, squash
-from deltahub.registry.retention.take_back import list_dropped
+from deltahub.registry.retention.take_back import list_dropped, take_back
 from support.registry.collecting import collect, count, is_clean
 from support.registry.commits import NAME, files, revision
 from support.registry.histories import committed, read
@@ -106,3 +107,21 @@ def test_the_first_commit_may_lose_all_its_files(reg: Registry, alice: Caller) -
     delete_files(reg, alice, NAME, [sha256_of(b"s" * 9000)])
     assert files(reg) == {"a": sha256_of(b"1")}
     assert files(reg, revision(reg).parent_commit or "") == {}
+
+
+def test_revisions_that_were_dropped_before_keep_the_file_for_their_grace(
+    reg: Registry, alice: Caller
+) -> None:
+    first = committed(reg, alice, {"a": b"1"})
+    secret = {"secret.bin": b"s" * 9000}
+    committed(reg, alice, secret)
+    gone = committed(reg, alice, {**secret, "b": b"2"}, ref="side", expected_parent=first)
+    delete_ref(reg, alice, NAME, "branch", "side")
+    delete_files(reg, alice, NAME, [sha256_of(b"s" * 9000)])
+    assert is_clean(reg)
+    take_back(reg, alice, NAME, gone, "back")
+    assert set(files(reg, "back")) == {"a", "b", "secret.bin"}
+    delete_ref(reg, alice, NAME, "branch", "back")
+    collect(reg, revision_grace_s=0)
+    assert is_clean(reg)
+    assert count(reg, File) == 1

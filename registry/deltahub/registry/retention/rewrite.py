@@ -1,6 +1,6 @@
 """Rewrites history: one commit instead of many, or the same commits without some files."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from sqlalchemy import select, update
 
@@ -17,6 +17,7 @@ from deltahub.registry.catalog.new_revision import (
     new_revision,
 )
 from deltahub.registry.catalog.refs import find_ref, require_branch
+from deltahub.registry.catalog.trees.nodes import free
 from deltahub.registry.catalog.trees.read import Tree
 from deltahub.registry.catalog.trees.write import without_files
 from deltahub.registry.db.batches import batches
@@ -71,7 +72,8 @@ def delete_files(
         found = _files(session, repository, hashes)
         if not found:
             return []
-        heirs = _rewrite(session, repository, set(found))
+        trees = without_files(session, repository.id, set(found))
+        heirs = _rewrite(session, repository, trees)
         for old, new in heirs.items():
             session.execute(
                 update(Ref)
@@ -82,6 +84,8 @@ def delete_files(
         if main is not None:
             move_main(session, repository, main)
         drop_unreachable(session, caller, repository, "file deleted", heirs)
+        # Those of revisions that were dropped before: these keep the trees that they had.
+        free(session, (tree_id for tree_id in trees.values() if tree_id is not None))
         deleted = sorted(found.values())
         detail = {"files": deleted[:100], "n_files": len(deleted), "revisions": len(heirs)}
         audit.append(session, caller, "file.delete", name, detail)
@@ -99,9 +103,10 @@ def _files(session: ReadSession, repository: Repository, hashes: Collection[str]
     return found
 
 
-def _rewrite(session: WriteSession, repository: Repository, files: set[int]) -> dict[int, int]:
-    """Make revisions without the files; old revision -> new, the oldest first."""
-    trees = without_files(session, repository.id, files)
+def _rewrite(
+    session: WriteSession, repository: Repository, trees: Mapping[int, int | None]
+) -> dict[int, int]:
+    """Make revisions with other trees, old -> new; old revision -> new, the oldest first."""
     own = select(Revision).where(Revision.repository_id == repository.id).order_by(Revision.id)
     name = full_name(session, repository)
     heirs: dict[int, int] = {}

@@ -1,6 +1,7 @@
 """Sets of nodes: the leaves of many trees at once, and nodes that no revision needs any more."""
 
 from collections.abc import Iterable
+from typing import Final
 
 from sqlalchemy import delete, exists, select
 
@@ -33,7 +34,7 @@ def free(session: WriteSession, tops: Iterable[int]) -> None:
         children: set[int] = set()
         for batch in batches(sorted(left)):
             unused = list(
-                session.scalars(select(TreeNode.id).where(TreeNode.id.in_(batch), *_IS_UNUSED))
+                session.scalars(select(TreeNode.id).where(TreeNode.id.in_(batch), *IS_UNUSED))
             )
             below = select(TreeLink.child_id).where(TreeLink.parent_id.in_(unused))
             children.update(session.scalars(below))
@@ -42,7 +43,8 @@ def free(session: WriteSession, tops: Iterable[int]) -> None:
         left = children
 
 
-_IS_UNUSED = (
+# SQL conditions on TreeNode: no revision, dropped revision or node names it.
+IS_UNUSED: Final = (
     ~exists(select(Revision.id).where(Revision.tree_id == TreeNode.id)),
     ~exists(select(DroppedRevision.id).where(DroppedRevision.tree_id == TreeNode.id)),
     ~exists(select(TreeLink.parent_id).where(TreeLink.child_id == TreeNode.id)),

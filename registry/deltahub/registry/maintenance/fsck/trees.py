@@ -8,6 +8,7 @@ from typing import Final
 
 from sqlalchemy import or_, select
 
+from deltahub.registry.catalog.trees.nodes import IS_UNUSED
 from deltahub.registry.catalog.trees.read import Link, Tree
 from deltahub.registry.catalog.trees.sums import Sums, sums_of
 from deltahub.registry.db.models import File, Revision
@@ -33,6 +34,7 @@ def check_trees(reg: Registry, cursor: Cursor) -> Findings:
                 break
             yield from _check_entries(session, [node_id for node_id, _ in nodes])
             yield from _check_nodes(session, dict(nodes))
+            yield from _check_needed(session, [node_id for node_id, _ in nodes])
         last = nodes[-1][0]
         cursor.reached(last)
     with reg.db.read() as session:
@@ -64,6 +66,13 @@ def _check_entries(session: ReadSession, node_ids: Sequence[int]) -> Findings:
         what = "has no row" if state is None else f"is {state}"
         text = f"a revision of repository {repository} lists {path!r}, but its file {file} {what}"
         yield Finding("entry_dangling", f"{repository}:{path}", text)
+
+
+def _check_needed(session: ReadSession, node_ids: Sequence[int]) -> Findings:
+    unused = session.scalars(select(TreeNode.id).where(TreeNode.id.in_(node_ids), *IS_UNUSED))
+    for node_id in unused:
+        text = f"node {node_id} is of no tree, and keeps files that nothing else may need"
+        yield Finding("tree_wrong", str(node_id), text)
 
 
 def _check_nodes(session: ReadSession, repositories: dict[int, int]) -> Findings:
