@@ -85,9 +85,11 @@ def test_a_tree_is_what_its_changes_made(
         # Later changes leave earlier trees as they were.
         for tree_id, earlier in versions:
             assert dict(Tree(session, tree_id).between("")) == earlier
-        session.get_one(Revision, 1).tree_id = versions[-1][0]
+        revision = session.get_one(Revision, 1)
+        old, revision.tree_id = revision.tree_id, versions[-1][0]
         session.flush()
-        free(session, [tree_id for tree_id, _ in versions if tree_id is not None])
+        made = [old, *(tree_id for tree_id, _ in versions)]
+        free(session, [tree_id for tree_id in made if tree_id is not None])
         assert dict(Tree(session, versions[-1][0]).between("")) == model
     assert list(check_trees(reg, Cursor())) == []
 
