@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from sqlalchemy import func, select
+from sqlalchemy import delete, func, select
 
 from benchmarks.hub import EmbeddedHub, stop_in_order
 from benchmarks.results_file import print_columns, write_results
@@ -28,6 +28,7 @@ from deltahub.registry.access.users import list_users
 from deltahub.registry.catalog.commit import AddFile, Operation, commit
 from deltahub.registry.catalog.repositories import create_repository
 from deltahub.registry.db.batches import batches
+from deltahub.registry.db.models import Revision
 from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.uploads.small_files import SmallFiles
 
@@ -68,8 +69,18 @@ def fill(folder: Path, files: list[int], commits: list[int], changed: int) -> No
             create_repository(reg, admin, name)
             for number in range(n):
                 few = range(10) if number == 0 else [number % 10]
-                _commit(reg, admin, name, {f"data/{k}.txt": b"%d" % number for k in few})
+                content = b"%d" % (number % _CONTENTS)
+                _commit(reg, admin, name, {f"data/{k}.txt": content for k in few})
             say(f"{n} commits took {time.monotonic() - began:.0f} s")
+        _forget_old_jobs(reg)
+
+
+def _forget_old_jobs(reg: Registry) -> None:
+    """Leave the ingest of the last commit of each repository, as after months with a worker."""
+    last = select(func.max(Revision.id)).group_by(Revision.repository_id)
+    of_last = Job.payload["revision_id"].as_integer().in_(last)
+    with reg.db.write() as session:
+        session.execute(delete(Job).where(Job.state == "queued", Job.kind == "ingest", ~of_last))
 
 
 def _make_wide(reg: Registry, admin: Caller, name: str, n: int) -> None:
