@@ -155,8 +155,9 @@ class _Trees:
                 kept.pop(next(iter(kept)))
         kept.clear()
         rows = self._rows("dropped_revisions")
-        for row_id, commit, _, number in rows:
-            tree = self._entries("dropped_entries", "dropped_id", row_id, (number, commit), {})
+        for row_id, commit, parent, number in rows:
+            before = self._tree_of(parent) or self._tree_of(parent, "dropped_revisions")
+            tree = self._entries("dropped_entries", "dropped_id", row_id, (number, commit), before)
             self._store("dropped_revisions", row_id, tree)
 
     def _rows(self, table: str) -> list[Any]:
@@ -166,11 +167,11 @@ class _Trees:
         )
         return list(self.connection.execute(query, {"r": self.repository_id}).all())
 
-    def _tree_of(self, commit: str | None) -> dict[str, _Entry]:
+    def _tree_of(self, commit: str | None, table: str = "revisions") -> dict[str, _Entry]:
         """The tree of a revision that was stored before; empty without one."""
         query = sa.text(
             "SELECT e.path, e.file_id, e.mode, f.size, f.sha256, f.git_blob_id,"
-            " e.changed_number, e.changed_commit FROM revisions r"
+            f" e.changed_number, e.changed_commit FROM {table} r"
             " JOIN tree_links t ON t.parent_id = r.tree_id"
             " JOIN tree_links g ON g.parent_id = t.child_id"
             " JOIN tree_entries e ON e.node_id = g.child_id"

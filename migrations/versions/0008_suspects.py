@@ -37,6 +37,7 @@ def upgrade() -> None:
         sa.Column("file_id", sa.BigInteger()),
         sa.Column("tensor_id", sa.BigInteger()),
         sa.Column("pack_id", sa.String(32)),
+        sqlite_autoincrement=True,
     )
     is_sqlite = op.get_bind().dialect.name == "sqlite"
     for table, event, condition, (column, value) in TRIGGERS:

@@ -165,7 +165,7 @@ def _commit(
     declared = _resolve_base(session, caller, base, parent)
     is_same_base = head is not None and declared[0] == head.declared_base
     if head is not None and not changes.files and is_same_base:
-        job_id = ingest_jobs.job_to_wait_for(session, head, is_restored=changes.is_restored)
+        job_id = ingest_jobs.job_to_wait_for(session, head, is_restored=bool(changes.restored))
         return CommitResult(head.commit, job_id, changed=False)
     if parent is None and not after.n_files:
         raise InvalidRequest("the first commit of a branch must add a file")
@@ -177,7 +177,8 @@ def _commit(
     changed = Change(revision.number, bytes.fromhex(revision.commit))
     revision.tree_id = change_tree(session, repository.id, tree, changes.files, changed)
     insert_revision(session, repository, revision, ref, is_new=head is None)
-    enqueue_ingest_of_changes(session, revision, parent, changes.added.values())
+    arrived = [*changes.added.values(), *changes.restored]
+    enqueue_ingest_of_changes(session, revision, parent, arrived)
     detail = {"ref": ref, "operations": len(operations)}
     audit.append(session, caller, "revision.commit", f"{name}@{revision.commit}", detail)
     failpoints.reached("revisions.commit.before_commit")

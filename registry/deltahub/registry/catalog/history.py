@@ -49,12 +49,17 @@ def author_name(session: ReadSession, revision: Revision) -> str | None:
     return None if author is None else author.name
 
 
-def ancestors(session: ReadSession, revision: Revision) -> list[Ancestor]:
-    """The revision, its parent and so on, until an ancestor is not stored here."""
+def ancestors(session: ReadSession, revision: Revision, first: int = 0) -> list[Ancestor]:
+    """The revision, its parent and so on, until an ancestor is not stored here.
+
+    first: none with a smaller number, except the revision itself.
+    """
     # One query for all revisions: a repository has thousands of them, not millions. Their messages
     # may have 64 KiB each, so they are not read here.
     query = select(Revision.commit, Revision.id, Revision.parent_commit, Revision.number).where(
-        Revision.repository_id == revision.repository_id, Revision.id <= revision.id
+        Revision.repository_id == revision.repository_id,
+        Revision.id <= revision.id,
+        (Revision.number >= first) | (Revision.id == revision.id),
     )
     known = {row.commit: row for row in session.execute(query)}
     found: list[Ancestor] = []
@@ -96,18 +101,15 @@ def last_changes(
 
     A commit that was dropped, or rewritten, stands no more: the first that is left after it does.
     """
-    by_commit: dict[str, int] = {}
-    for batch in batches({change.commit.hex() for change in changes.values()}):
-        query = select(Revision.commit, Revision.id).where(
-            Revision.repository_id == revision.repository_id, Revision.commit.in_(batch)
-        )
-        by_commit.update(session.execute(query).all())
+    if not changes:
+        return {}
+    first = min(change.number for change in changes.values())
+    chain = ancestors(session, revision, first)[::-1]
+    by_commit = {each.commit: each.id for each in chain}
     found: dict[str, int] = {}
-    chain: list[Ancestor] | None = None
     for name, change in changes.items():
         row_id = by_commit.get(change.commit.hex())
         if row_id is None:
-            chain = chain or ancestors(session, revision)[::-1]
             index = bisect_left(chain, change.number, key=lambda each: each.number)
             row_id = chain[min(index, len(chain) - 1)].id
         found[name] = row_id

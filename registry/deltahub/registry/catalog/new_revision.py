@@ -107,14 +107,14 @@ def enqueue_ingest_of_changes(
     session: WriteSession,
     revision: Revision,
     parent: Revision | None,
-    added: Collection[TreeFile],
+    arrived: Collection[TreeFile],
 ) -> None:
-    """Do the same, but look only at what the revision adds to its parent's tree.
+    """Do the same, but look only at the files that came with the revision.
 
     Files that still wait since the parent's commit are those of the parent's job, which comes
     first: the client waits for the new job, too, and it finds little to do.
     """
-    arrived = {file.file_id: file.size for file in added if file.is_waiting}
-    job_id = ingest_jobs.enqueue_ingest(session, revision, sum(arrived.values()))
-    if arrived or (parent is not None and ingest_jobs.is_unsettled(session, parent)):
+    waiting = {file.file_id: file.size for file in arrived if file.is_waiting}
+    job_id = ingest_jobs.enqueue_ingest(session, revision, sum(waiting.values()))
+    if waiting or (parent is not None and ingest_jobs.is_unsettled(session, parent)):
         revision.ingest_job_id = job_id

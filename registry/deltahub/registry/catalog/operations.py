@@ -57,13 +57,13 @@ class Changes:
     """What operations change of a tree.
 
     files: path -> the new file, None where there is none any more; without paths that keep their
-    file. before: the old files at these paths. is_restored: a lost file that keeps its path was
+    file. before: the old files at these paths. restored: lost files that keep their paths, and were
     uploaded again.
     """
 
     files: Mapping[str, TreeFile | None]
     before: Mapping[str, TreeFile]
-    is_restored: bool = False
+    restored: Sequence[TreeFile] = ()
 
     @property
     def added(self) -> dict[str, TreeFile]:
@@ -125,12 +125,14 @@ def apply_operations(
         else:
             after[path] = _put(operation, before.get(path), files)
     kept = {path: file for path, file in after.items() if before.get(path) == file}
-    is_restored = any(
-        file is not None and before[path].is_lost and file.is_waiting for path, file in kept.items()
-    )
+    restored = [
+        file
+        for path, file in kept.items()
+        if file is not None and before[path].is_lost and file.is_waiting
+    ]
     changed = {path: file for path, file in after.items() if path not in kept}
     old = {path: before[path] for path in changed if path in before}
-    changes = Changes(changed, old, is_restored)
+    changes = Changes(changed, old, restored)
     _check_paths(tree, changes)
     return changes
 

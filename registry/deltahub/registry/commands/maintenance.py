@@ -85,6 +85,7 @@ def gc(
     Exit status: 0 planned or done; 1 refused, for the plan has doubts; 2 could not run; 3 a hub,
     a worker or another gc has the data folder, and the lease is too short for --apply beside it.
     """
+    is_full = is_full or delete_unknown
     # A plan without --apply changes nothing, so it needs neither locks nor a writable folder.
     open_folder = opened_folder if is_applied else folder_to_read
     with (
@@ -93,7 +94,7 @@ def gc(
     ):
         make_plan = partial(
             plan_gc, reg, lease_s=lease_s, grace_s=grace_s, revision_grace_s=revision_grace_s,
-            clock_was_ahead=clock_was_ahead, is_full=is_full or delete_unknown,
+            clock_was_ahead=clock_was_ahead, is_full=is_full,
         )  # fmt: skip
         if is_full and is_applied:
             suspect_everything(reg)

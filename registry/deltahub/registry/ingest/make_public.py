@@ -16,7 +16,14 @@ from deltahub.registry.access import audit
 from deltahub.registry.access.caller import Caller, require_writer
 from deltahub.registry.access.repositories import domain_of, load_repository
 from deltahub.registry.db.batches import batches
-from deltahub.registry.db.models import PUBLIC_DOMAIN_KEY, Domain, File, Repository, Revision
+from deltahub.registry.db.models import (
+    PUBLIC_DOMAIN_KEY,
+    Domain,
+    File,
+    Repository,
+    Revision,
+    is_not_ingested,
+)
 from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.db.tables.trees import Entry, TreeEntry, TreeNode
@@ -151,7 +158,9 @@ def _enqueue(session: WriteSession, repository: Repository) -> None:
         select(Revision)
         .join(Entry, Entry.revision_id == Revision.id)
         .join(File, File.id == Entry.file_id)
-        .where(Revision.repository_id == repository.id, File.state == "landed")
+        # The database begins at the few files that wait, not at all entries of the repository.
+        .where(is_not_ingested(), File.state == "landed")
+        .where(Revision.repository_id + 0 == repository.id)
         .order_by(Revision.id)
         .distinct()
     )

@@ -15,11 +15,12 @@ from deltahub.registry.access import audit
 from deltahub.registry.access.caller import Caller
 from deltahub.registry.access.repositories import load_repository
 from deltahub.registry.catalog.refs import delete_ref_row
+from deltahub.registry.catalog.trees.nodes import leaves_below
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.models import File, LineageEdge, Ref, Repository, Revision
 from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.db.tables.retention import DroppedRevision
-from deltahub.registry.db.tree_files import files_of
+from deltahub.registry.db.tables.trees import TreeEntry, TreeLink, TreeNode
 from deltahub.registry.quotas.usage import measure
 from deltahub.registry.registry import Registry
 
@@ -112,6 +113,7 @@ def drop(
     of other models.
     """
     repositories: set[int] = set()
+    trees: set[int] = set()
     for batch in batches(revisions):
         rows = session.scalars(select(Revision).where(Revision.id.in_(batch)).order_by(Revision.id))
         for row in rows.all():
@@ -130,16 +132,36 @@ def drop(
                 tree_id=row.tree_id,
             )
             session.add(dropped)
+            if row.tree_id is not None:
+                trees.add(row.tree_id)
         session.flush()
-        tops = select(Revision.tree_id).where(Revision.id.in_(batch), Revision.tree_id.is_not(None))
-        listed = files_of(tops)
-        session.execute(update(File).where(File.id.in_(listed)).values(left_by=reason))
         _hand_over(session, batch, heirs)
         # ON DELETE CASCADE deletes the edges.
         session.execute(delete(Revision).where(Revision.id.in_(batch)))
+    _say_why(session, trees, reason)
     session.expire_all()
     for repository_id in repositories:
         measure(session, repository_id)
+
+
+def _say_why(session: WriteSession, trees: Collection[int], reason: Reason) -> None:
+    """Note the reason at the files of leaves that no revision has any more."""
+    group, leaf = aliased(TreeLink), aliased(TreeLink)
+    is_listed = exists(
+        select(Revision.id)
+        .join(group, group.parent_id == Revision.tree_id)
+        .join(leaf, leaf.parent_id == group.child_id)
+        .where(leaf.child_id == TreeNode.id)
+    )
+    for batch in batches(sorted(leaves_below(session, trees))):
+        left = select(TreeNode.id).where(TreeNode.id.in_(batch), ~is_listed)
+        files = select(TreeEntry.file_id).where(TreeEntry.node_id.in_(left))
+        session.execute(
+            update(File)
+            .where(File.id.in_(files))
+            .values(left_by=reason)
+            .execution_options(synchronize_session=False)
+        )
 
 
 def _hand_over(session: WriteSession, leaving: Collection[int], heirs: Mapping[int, int]) -> None:

@@ -14,6 +14,8 @@ class Suspect(Base):
     """
 
     __tablename__ = "suspects"
+    # Ids are never given again: a collection deletes rows that it has read before.
+    __table_args__ = ({"sqlite_autoincrement": True},)
     id: Mapped[int] = mapped_column(Id, primary_key=True)
     file_id: Mapped[int | None] = mapped_column(BigInteger)
     tensor_id: Mapped[int | None] = mapped_column(BigInteger)

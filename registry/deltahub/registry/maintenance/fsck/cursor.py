@@ -1,6 +1,7 @@
 """Where a run of fsck is, kept in a file, so that a later run goes on from there."""
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -69,7 +70,10 @@ class Cursor:
             "findings": [asdict(finding) for finding in self.findings],
         }
         new = self.file.with_name(self.file.name + ".new")
-        new.write_text(json.dumps(saved))
+        with new.open("w") as file:
+            json.dump(saved, file)
+            file.flush()
+            os.fsync(file.fileno())
         new.replace(self.file)
         self._saved_at = time.monotonic()
 

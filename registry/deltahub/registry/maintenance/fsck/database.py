@@ -4,7 +4,7 @@ Damage here is why later checks may fail, so fsck reports it first, and afterwar
 still find.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from deltahub.registry.db import integrity, schema
@@ -12,6 +12,7 @@ from deltahub.registry.db.session import Database
 from deltahub.registry.errors import DataLost
 from deltahub.registry.maintenance.fsck.findings import Finding, Findings
 
+_DAMAGE: Final = ("database_damaged", "row_undecodable", "check_stopped")
 _WAY_OUT: Final = "restore the database from a backup, or ask for help before anything is deleted"
 
 
@@ -54,14 +55,15 @@ def check_values(database: Database) -> Findings:
 class CheckRunner:
     """Runs checks one after another. Damage of the database stops one check, not those after it."""
 
-    def __init__(self) -> None:
-        self.found_damage = False
+    def __init__(self, before: Iterable[Finding] = ()) -> None:
+        """before: what a run found that this one goes on from."""
+        self.found_damage = any(finding.code in _DAMAGE for finding in before)
 
     def run(self, stage: str, check: Callable[[], Findings]) -> Iterator[Finding]:
         """The findings of a check; if damage ends it, the last finding says so."""
         try:
             for finding in check():
-                self.found_damage |= finding.code in ("database_damaged", "row_undecodable")
+                self.found_damage |= finding.code in _DAMAGE
                 yield finding
         except DataLost as exc:
             yield self._stopped(stage, integrity.reason(exc))

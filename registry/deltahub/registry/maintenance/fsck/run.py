@@ -57,7 +57,7 @@ def fsck(
     """
     cursor = Cursor() if resumed is None else Cursor.load(resumed, read_data=read_data)
     yield from list(cursor.findings)
-    runner = CheckRunner()
+    runner = CheckRunner(cursor.findings)
     progress(stage_name(reg.db))
     yield from runner.run("the database", lambda: check_file(reg.db))
     has_schema = True

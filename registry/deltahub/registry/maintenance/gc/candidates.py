@@ -109,9 +109,10 @@ class Candidates:
         query = select(
             File.id, touched_at, _held_until(File.recipe_tensor_id), _dropped_at(), File.landing_id
         )
+        among = suspects(self._moment, Suspect.file_id)
         found: list[tuple[int, int, datetime]] = []
         for file, since, held_until, dropped_at, upload in self._session.execute(
-            query.where(File.id.in_(suspects(Suspect.file_id)), file_is_dead(self._far_moment))
+            query.where(File.id.in_(among), file_is_dead(self._far_moment))
         ):
             due = self._due(since, held_until)
             if dropped_at is not None:
@@ -153,7 +154,7 @@ class Candidates:
         )
         dead = dead_files(self._far_moment)
         may_be_dead = union(
-            suspects(Suspect.tensor_id),
+            suspects(self._moment, Suspect.tensor_id),
             select(FileTensor.tensor_id).where(FileTensor.file_id.in_(dead)),
             select(File.recipe_tensor_id).where(
                 File.id.in_(dead), File.recipe_tensor_id.is_not(None)

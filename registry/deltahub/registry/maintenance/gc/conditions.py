@@ -32,13 +32,15 @@ class Moment:
     now: the present. grace: how long a row is kept without references, because a running step may
     still refer to it (a verified file that is not committed, a tensor of an unfinished file).
     lease: how long a reader may use an object's location after it has looked it up.
-    revision_grace: how long a dropped revision can be taken back.
+    revision_grace: how long a dropped revision can be taken back. is_full: look at all rows, not
+    only at the suspects.
     """
 
     now: datetime
     grace: timedelta
     lease: timedelta
     revision_grace: timedelta
+    is_full: bool = False
 
     @property
     def grace_start(self) -> datetime:
@@ -83,11 +85,15 @@ def file_is_dead(moment: Moment, file: type[File] = File) -> ColumnElement[bool]
 def dead_files(moment: Moment) -> Select[int]:
     """A query for the dead files among the suspects, which are all that may be dead."""
     file = aliased(File)
-    return select(file.id).where(file.id.in_(suspects(Suspect.file_id)), file_is_dead(moment, file))
+    among = file.id.in_(suspects(moment, Suspect.file_id))
+    return select(file.id).where(among, file_is_dead(moment, file))
 
 
-def suspects(column: InstrumentedAttribute[Any]) -> Select[Any]:
-    """A query for the rows of one kind that may be garbage. column: of Suspect."""
+def suspects(moment: Moment, column: InstrumentedAttribute[Any]) -> Select[Any]:
+    """A query for the ids of one kind that may be garbage. column: of Suspect."""
+    if moment.is_full:
+        every = {"file_id": aliased(File).id, "tensor_id": aliased(Tensor).id}
+        return select(every.get(column.key, aliased(Pack).id))
     return select(column).where(column.is_not(None))
 
 

@@ -151,8 +151,8 @@ def plan_gc(
 ) -> Plan:
     """The plan of a collection at this moment. Changes nothing.
 
-    It looks at what is new, or has lost a reference, since the last collection. is_full: and at all
-    objects of the store, for those without a row.
+    It looks at what is new, or has lost a reference, since the last collection. is_full: at all
+    rows, and at all objects of the store, for those without a row.
     lease_s: seconds that condemned packs are kept for readers (default: settings.read_lease_s).
     grace_s: seconds that unreferenced rows are kept (default: settings.hold_ttl_s).
     revision_grace_s: seconds in which a dropped revision can be taken back (default:
@@ -164,6 +164,7 @@ def plan_gc(
         settings.read_lease_s if lease_s is None else lease_s,
         settings.hold_ttl_s if grace_s is None else grace_s,
         settings.revision_grace_s if revision_grace_s is None else revision_grace_s,
+        is_full=is_full,
     )
     doubts: list[str] = []
     objects = {item.key: item.size for item in hub_objects(reg.store)} if is_full else {}
@@ -183,7 +184,9 @@ def plan_gc(
         dead, anchors = candidates.tensors()
         past_lease = candidates.packs("condemned packs", pack_is_past_lease, Pack.condemned_at)
         abandoned = candidates.packs("packs not finished yet", pack_is_abandoned, Pack.created_at)
-        packs, sparse, empty = _packs_after_deletion(session, [tensor for tensor, _ in dead])
+        packs, sparse, empty = _packs_after_deletion(
+            session, moment, [tensor for tensor, _ in dead]
+        )
         mostly_dead = candidates.sort(
             "young packs, mostly dead",
             ((pack, size, created_at + moment.lease) for pack, size, created_at in packs),
@@ -230,9 +233,13 @@ def plan_gc(
     )
 
 
-def moment_now(lease_s: float, grace_s: float, revision_grace_s: float) -> Moment:
-    seconds = (grace_s, lease_s, revision_grace_s)
-    return Moment(utc_now(), *(timedelta(seconds=each) for each in seconds))
+def moment_now(
+    lease_s: float, grace_s: float, revision_grace_s: float, *, is_full: bool = False
+) -> Moment:
+    grace, lease, dropped = (
+        timedelta(seconds=each) for each in (grace_s, lease_s, revision_grace_s)
+    )
+    return Moment(utc_now(), grace, lease, dropped, is_full)
 
 
 def _total(items: Iterable[Item | Waiting]) -> int:
@@ -244,7 +251,7 @@ def _items(found: Iterable[tuple[str, int]]) -> tuple[Item, ...]:
 
 
 def _packs_after_deletion(
-    session: Session, dead: Iterable[int]
+    session: Session, moment: Moment, dead: Iterable[int]
 ) -> tuple[list[tuple[str, int, datetime]], list[tuple[str, int]], set[str]]:
     """(mostly dead, sparse, empty): live packs with dead bytes, once the dead tensors are deleted.
 
@@ -277,7 +284,7 @@ def _packs_after_deletion(
         .where(Pack.state.in_(("live", "damaged")))
         .group_by(Pack.id, Pack.size, Pack.created_at, Pack.state)
     )
-    rows = list(session.execute(query.where(Pack.id.in_(suspects(Suspect.pack_id)))))
+    rows = list(session.execute(query.where(Pack.id.in_(suspects(moment, Suspect.pack_id)))))
     others = set(dead_frames).difference(row[0] for row in rows)
     for packs in batches(sorted(others)):
         rows += session.execute(query.where(Pack.id.in_(packs)))
