@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from deltahub.registry import Registry
+from deltahub.registry.catalog.trees import write
 from deltahub.registry.commands import maintenance
 from deltahub.registry.errors import InvalidRequest
 from deltahub.registry.maintenance.fsck import bytes as fsck_bytes
@@ -18,6 +19,9 @@ from support.registry.ingested import push_ingested
 from support.registry.opened import caller, opened_registry
 
 A_PATH = "(SELECT min(path) FROM tree_entries)"
+A_LEAF = "(SELECT max(node_id) FROM tree_entries)"
+A_GROUP = "(SELECT max(child_id) FROM tree_links WHERE parent_id = tree_id)"
+IN_TOP = "bound <> '' AND parent_id IN (SELECT tree_id FROM revisions)"
 FILES = {f"{n}.txt": b"%d" % n for n in range(12)}
 
 
@@ -28,6 +32,7 @@ def reg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
     ):  # fmt: skip
         monkeypatch.setattr(module, name, 2)
     monkeypatch.setattr(cursor, "_SAVE_S", 0)
+    monkeypatch.setattr(write, "MAX_ITEMS", 2)
     with opened_registry(tmp_path) as registry:
         ann = caller(registry, "ann")
         push_ingested(registry, ann, "ann/m", {"model.safetensors": tiny.to_file(tiny.base())})
@@ -45,6 +50,11 @@ def reg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
         ("UPDATE tree_links SET bound = 'zz'", "tree_wrong"),
         ("UPDATE revisions SET tree_id = (SELECT max(id) FROM tree_nodes)", "tree_wrong"),
         ("UPDATE revisions SET tree_id = 999", "tree_wrong"),
+        (f"UPDATE revisions SET tree_id = {A_GROUP}", "tree_wrong"),
+        (f"UPDATE tree_links SET bound = bound || 'x' WHERE {IN_TOP}", "tree_wrong"),
+        (f"UPDATE tree_links SET child_id = {A_LEAF} WHERE {IN_TOP}", "tree_wrong"),
+        (f"UPDATE tree_nodes SET repository_id = 1 WHERE id = {A_LEAF}", "tree_wrong"),
+        ("INSERT INTO tree_nodes (repository_id) VALUES (1)", "tree_wrong"),
         (f"DELETE FROM tree_entries WHERE path = {A_PATH}", "tree_wrong"),
         ("UPDATE tree_entries SET path = path || 'x'", "tree_wrong"),
         ("UPDATE frames SET size = size - 1 WHERE tensor_id = 7", "tensor_frames"),

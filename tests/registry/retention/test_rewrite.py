@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 
 from deltahub.registry import Caller, Registry
+from deltahub.registry.catalog.entries import list_entries
+from deltahub.registry.catalog.history import last_changes
 from deltahub.registry.catalog.refs import create_ref
+from deltahub.registry.catalog.trees.sums import Change
 from deltahub.registry.db.models import File, LineageEdge, Revision
 from deltahub.registry.errors import Conflict, Forbidden, RevisionNotFound
 from deltahub.registry.retention.drop import delete_ref
@@ -39,6 +42,11 @@ def test_a_squashed_branch_has_one_commit_with_the_files_of_its_head(
     head = revision(reg)
     assert (head.commit, head.parent_commit, head.number) == (made, None, 3)
     assert (head.message, files(reg)) == ("all in one", before)
+    changed = {path: Change(1, bytes(20)) for path in before}
+    with reg.db.read() as session:
+        entries = {each.path: each.changed for each in list_entries(session, head)}
+        last = last_changes(session, head, changed | entries)
+    assert {info.commit for info in last.values()} == {made}  # the tag has the others
     assert [each.commit for each in list_dropped(reg, alice, NAME)] == commits[:0:-1]
     assert files(reg, "v1") == {"0": sha256_of(b"0"), "x": sha256_of(b"x0")}
     collect(reg, revision_grace_s=0)
