@@ -47,7 +47,7 @@ def reg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
         ("UPDATE tree_links SET n_files = n_files + 1", "tree_wrong"),
         ("UPDATE tree_links SET id_sum = zeroblob(20)", "tree_wrong"),
         ("UPDATE tree_links SET marks = marks | 2", "tree_wrong"),
-        ("UPDATE tree_links SET bound = 'zz'", "tree_wrong"),
+        (f"UPDATE tree_links SET bound = 'zz' WHERE child_id = {A_LEAF}", "tree_wrong"),
         ("UPDATE revisions SET tree_id = (SELECT max(id) FROM tree_nodes)", "tree_wrong"),
         ("UPDATE revisions SET tree_id = 999", "tree_wrong"),
         (f"UPDATE revisions SET tree_id = {A_GROUP}", "tree_wrong"),

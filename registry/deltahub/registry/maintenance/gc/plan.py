@@ -5,9 +5,8 @@ holds no live frame, and deletes the pack once no reader can still read it. A cr
 garbage that the next run finds, never a row without its object.
 """
 
-import secrets
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from stat import S_ISREG
@@ -18,18 +17,23 @@ from sqlalchemy.orm import Session
 from deltahub.codecs.frames.pack import live_pack_bytes
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.expressions import total
-from deltahub.registry.db.integrity import file_damage
 from deltahub.registry.db.models import Frame, Landing, Pack, XetRange, Xorb, utc_now
 from deltahub.registry.db.tables.scrub import PackCopy
 from deltahub.registry.db.tables.stores import DeferredDeletion
 from deltahub.registry.db.tables.suspects import Suspect
-from deltahub.registry.maintenance.clock import dates_ahead
 from deltahub.registry.maintenance.gc.candidates import Candidates, Waiting
 from deltahub.registry.maintenance.gc.conditions import (
     Moment,
     pack_is_abandoned,
     pack_is_past_lease,
     suspects,
+)
+from deltahub.registry.maintenance.gc.doubts import (
+    SEEN_PACKS,
+    clock_doubts,
+    damage_doubts,
+    missing_objects,
+    packs_to_see,
 )
 from deltahub.registry.maintenance.gc.xet import range_is_dead
 from deltahub.registry.maintenance.object_rows import hub_objects
@@ -49,8 +53,6 @@ from deltahub.registry.storage.keys import (
 REPACK_BELOW = 0.7
 # A younger local file or unfinished put may belong to a running process (docs/cli.md).
 LEFTOVER_AGE = timedelta(days=1)
-# Live packs that a plan looks for in the store.
-_SEEN_PACKS = 100
 
 
 @dataclass(frozen=True)
@@ -169,11 +171,11 @@ def plan_gc(
     doubts: list[str] = []
     objects = {item.key: item.size for item in hub_objects(reg.store)} if is_full else {}
     with reg.db.read() as session:
-        doubts += _damage_doubts(reg)
+        doubts += damage_doubts(reg)
         if not clock_was_ahead:
-            doubts += _clock_doubts(session, moment)
-        packs_to_see = _live_packs(session, None if is_full else _SEEN_PACKS)
-        doubts += _missing_objects(packs_to_see, reg.store, objects)
+            doubts += clock_doubts(session, moment)
+        packs = packs_to_see(session, None if is_full else SEEN_PACKS)
+        doubts += missing_objects(packs, reg.store, objects)
         candidates = Candidates(session, moment)
         revisions = candidates.revisions()
         files = candidates.files()
@@ -184,12 +186,12 @@ def plan_gc(
         dead, anchors = candidates.tensors()
         past_lease = candidates.packs("condemned packs", pack_is_past_lease, Pack.condemned_at)
         abandoned = candidates.packs("packs not finished yet", pack_is_abandoned, Pack.created_at)
-        packs, sparse, empty = _packs_after_deletion(
+        mostly, sparse, empty = _packs_after_deletion(
             session, moment, [tensor for tensor, _ in dead]
         )
         mostly_dead = candidates.sort(
             "young packs, mostly dead",
-            ((pack, size, created_at + moment.lease) for pack, size, created_at in packs),
+            ((pack, size, created_at + moment.lease) for pack, size, created_at in mostly),
         )
         leftovers = candidates.sort(
             "local files without an owner, perhaps", _leftovers(session, reg, moment.lease)
@@ -303,57 +305,11 @@ def _packs_after_deletion(
     return mostly_dead, sparse, empty
 
 
-def _damage_doubts(reg: Registry) -> Iterator[str]:
-    """A doubt if an index of the database may hide the rows that need an object."""
-    for sentence in file_damage(reg.db, most=1):
-        yield f"the database is damaged ({sentence}): run deltahub fsck, which says where"
-
-
-def _clock_doubts(session: Session, moment: Moment) -> Iterator[str]:
-    for table, newest in dates_ahead(session, moment.now):
-        yield (
-            f"{table} has a row of {newest:%F %T} UTC, but this machine's clock says "
-            f"{moment.now:%F %T}: if the clock is wrong, set it and run gc again; if it is right "
-            "and was ahead before, run gc with --clock-was-ahead"
-        )
-
-
-def _live_packs(session: Session, most: int | None) -> Sequence[tuple[str, int]]:
-    """(id, bytes) of live packs: all, or as many from a random place on."""
-    query = select(Pack.id, Pack.size).where(Pack.state == "live").order_by(Pack.id).limit(most)
-    if most is None:
-        return session.execute(query).all()
-    found = session.execute(query.where(Pack.id >= secrets.token_hex(16))).all()
-    return found if len(found) == most else [*found, *session.execute(query).all()]
-
-
 def _size(store: Store, key: str) -> int:
     try:
         return store.size(key)
     except ObjectNotFound:
         return 0
-
-
-def _missing_objects(
-    packs: Iterable[tuple[str, int]], store: Store, objects: dict[str, int]
-) -> Iterator[str]:
-    """A doubt if objects of these packs are missing or short: this may be the wrong folder."""
-    missing = []
-    for pack_id, size in packs:
-        if objects.get(pack_key(pack_id)) == size:
-            continue
-        try:  # the object may be newer than the list of objects
-            is_whole = store.size(pack_key(pack_id)) == size
-        except ObjectNotFound:
-            is_whole = False
-        if not is_whole:
-            missing.append(pack_id)
-    if missing := list(dict.fromkeys(missing)):
-        yield (
-            f"{len(missing)} live packs (the first is {missing[0]}) are missing from the store or "
-            "cut short: is this the right data folder, and is its disk there? If they are lost for "
-            "good, run `deltahub fsck --repair`, which marks what is lost; then collect"
-        )
 
 
 def _leftovers(
