@@ -68,7 +68,8 @@ def test_what_fails_for_a_moment_is_repeated(
 ) -> None:
     faults.refuse("", status, code, times=2)
     store.put("a", [b"bytes"])
-    faults.refuse("", status, code, times=2)
+    # An answer to HEAD has no body, and so no code.
+    faults.refuse("GetObject" if status == 400 else "", status, code, times=2)
     assert read_all(store, "a") == b"bytes"
     faults.refuse("", status, code, times=2)
     store.delete("a")
