@@ -1,5 +1,6 @@
 """The entries of revisions: paths, modes and files."""
 
+from bisect import bisect_left
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,8 +15,8 @@ from deltahub.registry.db.batches import batches
 from deltahub.registry.db.expressions import total
 from deltahub.registry.db.models import File, Repository, Revision
 from deltahub.registry.db.session import ReadSession
-from deltahub.registry.db.tables.trees import Entry, TreeEntry
-from deltahub.registry.db.tree_files import files_of, is_listed_by, trees_of_repository
+from deltahub.registry.db.tables.trees import TreeEntry
+from deltahub.registry.db.tree_files import files_of, is_listed_by, leaves_of, trees_of_repository
 from deltahub.registry.errors import EntryNotFound
 from deltahub.registry.names import quoted
 from deltahub.registry.packs.block_cache import ByteCache
@@ -114,15 +115,28 @@ def sizes_in_repository(
 
 def large_files(session: ReadSession, repository: Repository) -> list[LargeFile]:
     """The LFS files of all revisions of the repository, each once."""
-    query = (
-        select(File, func.min(Entry.path), func.min(Revision.created_at))
-        .join(Entry, Entry.file_id == File.id)
-        .join(Revision, Revision.id == Entry.revision_id)
-        .where(Revision.repository_id == repository.id, Entry.mode == "lfs")
-        .group_by(File.id)
-        .order_by(File.id)
+    leaves = leaves_of(trees_of_repository(repository.id))
+    rows = session.execute(
+        select(TreeEntry.file_id, func.min(TreeEntry.path), func.min(TreeEntry.changed_number))
+        .where(TreeEntry.node_id.in_(leaves), TreeEntry.mode == "lfs")
+        .group_by(TreeEntry.file_id)
     )
-    return [LargeFile(*row) for row in session.execute(query)]
+    first = {file_id: (path, number) for file_id, path, number in rows}
+    dates = session.execute(
+        select(Revision.number, func.min(Revision.created_at))
+        .where(Revision.repository_id == repository.id)
+        .group_by(Revision.number)
+        .order_by(Revision.number)
+    ).all()
+    found: list[LargeFile] = []
+    for batch in batches(sorted(first)):
+        query = select(File).where(File.id.in_(batch)).order_by(File.id)
+        for file in session.scalars(query):
+            path, number = first[file.id]
+            # If this commit was dropped, the next one that is left has the file.
+            index = bisect_left(dates, number, key=lambda row: row[0])
+            found.append(LargeFile(file, path, dates[min(index, len(dates) - 1)][1]))
+    return found
 
 
 def used_storage(session: ReadSession, repository: Repository) -> UsedStorage:

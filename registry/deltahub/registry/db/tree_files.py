@@ -12,10 +12,14 @@ def files_of(tops: Select[int | None]) -> Select[int]:
 
     The database reads each node once, however many of the trees share it.
     """
+    return select(TreeEntry.file_id).where(TreeEntry.node_id.in_(leaves_of(tops)))
+
+
+def leaves_of(tops: Select[int | None]) -> Select[int]:
+    """A query for the leaves of these trees. A shared leaf may come more than once."""
     group, leaf = aliased(TreeLink), aliased(TreeLink)
     groups = select(group.child_id).where(group.parent_id.in_(tops))
-    leaves = select(leaf.child_id).where(leaf.parent_id.in_(groups))
-    return select(TreeEntry.file_id).where(TreeEntry.node_id.in_(leaves))
+    return select(leaf.child_id).where(leaf.parent_id.in_(groups))
 
 
 def trees_of_repository(repository_id: int) -> Select[int | None]:
