@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Integer, String, cast, func
+from sqlalchemy import BigInteger, ColumnElement, Integer, cast, func
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import InstrumentedAttribute
 from sqlalchemy.sql.compiler import SQLCompiler
@@ -19,26 +19,6 @@ def contains(
 ) -> ColumnElement[bool]:
     """True where a text contains `part`. LIKE has wildcards, and ends at a NUL in SQLite."""
     return _Position(text, part) > 0
-
-
-def by_code_point(text: ColumnElement[str] | InstrumentedAttribute[str]) -> ColumnElement[str]:
-    """A text compared and ordered by code point as in Python, whatever the database's collation."""
-    return _CodePointOrder(text)
-
-
-class _CodePointOrder(FunctionElement[str]):
-    type = String()
-    inherit_cache = True
-
-
-@compiles(_CodePointOrder)
-def _default_collation(element: _CodePointOrder, compiler: SQLCompiler, **options: Any) -> str:
-    return compiler.process(element.clauses, **options)
-
-
-@compiles(_CodePointOrder, "postgresql")
-def _c_collation(element: _CodePointOrder, compiler: SQLCompiler, **options: Any) -> str:
-    return f'({compiler.process(element.clauses, **options)}) COLLATE "C"'
 
 
 class _Position(FunctionElement[int]):

@@ -12,7 +12,7 @@ from typing import Any, Final
 from sqlalchemy import Select, select
 
 from deltahub.registry import cancellation
-from deltahub.registry.catalog.trees.read import MAX_LEAVES, Link, Tree
+from deltahub.registry.catalog.trees.read import MAX_LEAVES, Link, Tree, just_after
 from deltahub.registry.catalog.trees.sums import etag_of
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.models import File, Revision
@@ -21,10 +21,6 @@ from deltahub.registry.db.tables.trees import TreeEntry
 from deltahub.registry.errors import RevisionNotFound
 from deltahub.registry.packs.block_cache import ByteCache
 from deltahub.registry.registry import Registry
-
-# A code point below all those that a path may contain.
-_MIN_CHARACTER: Final = "\x01"
-
 
 # (repository, leaf, sum of its ids) -> its paths as text. Limit: 32 MiB, a million paths or less.
 _TEXTS: Final[ByteCache[tuple[int, int, int], bytes]] = ByteCache(32 << 20)
@@ -135,4 +131,4 @@ def _pages(
         yield rows
         if not rows:
             return
-        after = rows[-1][0] + _MIN_CHARACTER
+        after = just_after(rows[-1][0])

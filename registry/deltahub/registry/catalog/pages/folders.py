@@ -7,17 +7,11 @@ item is enough to find the next page.
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Final
 
-from deltahub.registry.catalog.trees.read import Tree, below
+from deltahub.registry.catalog.trees.read import Tree, below, just_after
 from deltahub.registry.catalog.trees.sums import Sums
 from deltahub.registry.db.models import Revision
 from deltahub.registry.db.session import ReadSession
-
-# The code point after the slash: a folder's name and this sort after all paths in the folder.
-_AFTER_SLASH: Final = chr(ord("/") + 1)
-# A code point below all those that a path may contain.
-_MIN_CHARACTER: Final = "\x01"
 
 
 def tree_page(
@@ -80,8 +74,8 @@ def _keys(tree: Tree, inside: str, after: str, n: int, is_recursive: bool) -> It
 def _successor(key: str) -> str:
     """The least string that sorts after a file's key, or after a folder's key and its contents."""
     if key.endswith("/"):
-        return key[:-1] + _AFTER_SLASH
-    return key + _MIN_CHARACTER if key else ""
+        return below(key[:-1])[1]
+    return just_after(key) if key else ""
 
 
 def _paths(tree: Tree, inside: str, at: str, n: int) -> list[str]:

@@ -183,6 +183,11 @@ def below(folder: str) -> tuple[str, str]:
     return f"{folder}/", folder + _AFTER_SLASH
 
 
+def just_after(path: str) -> str:
+    """The least string that sorts after a path: no path has a code point below U+0001."""
+    return path + "\x01"
+
+
 def parts(links: Sequence[Link], paths: Sequence[str]) -> list[list[str]]:
     """The sorted paths, cut into those of each link. The first link's bound counts as the least."""
     bounds = [link.bound for link in links]

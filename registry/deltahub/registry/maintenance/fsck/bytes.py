@@ -204,7 +204,7 @@ def _check_headers(reg: Registry, reader: FileReader, tensor: TensorLocation) ->
 
 
 def _tensors(reg: Registry, cursor: Cursor) -> Iterator[tuple[int, bytes]]:
-    last = cursor.pages_from(0)
+    last = cursor.begin_after(0)
     while True:
         with reg.db.read() as session:
             page = session.execute(
@@ -221,7 +221,7 @@ def _tensors(reg: Registry, cursor: Cursor) -> Iterator[tuple[int, bytes]]:
 
 
 def _files(reg: Registry, cursor: Cursor) -> Iterator[File]:
-    last = cursor.pages_from(0)
+    last = cursor.begin_after(0)
     while True:
         with reg.db.read() as session:
             page = session.scalars(

@@ -49,7 +49,7 @@ class Cursor:
             )
         return cursor
 
-    def pages_from(self, first: Key) -> Key:
+    def begin_after(self, first: Key) -> Key:
         """The row after which a check begins: `first`, or where the run before was."""
         return first if self.after is None else self.after
 

@@ -18,7 +18,7 @@ _PACKS: Final = 100
 
 def check_coverage(reg: Registry, cursor: Cursor) -> Findings:
     """Check that a tensor's frames cover it without gaps or overlaps."""
-    last = cursor.pages_from(0)
+    last = cursor.begin_after(0)
     while True:
         with reg.db.read() as session:
             page = select(Tensor.id).where(Tensor.id > last).order_by(Tensor.id).limit(_TENSORS)
@@ -59,7 +59,7 @@ def _coverage_finding(tensor: int, content: bytes, size: int) -> Finding:
 
 def check_bounds(reg: Registry, cursor: Cursor) -> Findings:
     """Frames lie between the header and the index of their pack, and do not overlap."""
-    last = cursor.pages_from("")
+    last = cursor.begin_after("")
     while True:
         with reg.db.read() as session:
             page = session.execute(

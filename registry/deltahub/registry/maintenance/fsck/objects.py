@@ -87,7 +87,7 @@ def check_index(reg: Registry, pack_id: str, size: int) -> Findings:
 
 def live_packs(reg: Registry, cursor: Cursor) -> Iterator[tuple[str, int]]:
     """(id, bytes) of each live pack; one transaction for 500 packs, so that the hub can write."""
-    last = cursor.pages_from("")
+    last = cursor.begin_after("")
     while True:
         with reg.db.read() as session:
             page = session.execute(

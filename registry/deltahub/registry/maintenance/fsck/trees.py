@@ -43,7 +43,7 @@ def check_trees(reg: Registry, cursor: Cursor) -> Findings:
 
     Also that each node belongs to a tree of its repository.
     """
-    last = cursor.pages_from(0)
+    last = cursor.begin_after(0)
     spans: dict[int, _Span] = {}
     while True:
         with reg.db.read() as session:
