@@ -76,12 +76,13 @@ def test_a_worker_that_hangs_makes_the_hub_degraded(hub: RunningHub) -> None:
 
 def test_a_damaged_database_makes_the_hub_degraded(hub: RunningHub) -> None:
     health.mark_seen(hub.registry)
-    hub.registry.db.close()  # so that the next request opens the file
+    damaged = hub.data_dir / "damaged"
+    damaged.write_bytes(b"no database at all, " * 500)
+    damaged.replace(hub.data_dir / "deltahub.sqlite3")  # at once: the hub's own chores read it
     for suffix in ("-wal", "-shm"):
         (hub.data_dir / f"deltahub.sqlite3{suffix}").unlink(missing_ok=True)
-    (hub.data_dir / "deltahub.sqlite3").write_bytes(b"no database at all, " * 500)
-    answer = hub.call("GET", "/v1/health")
-    assert answer.status == 503
+    hub.registry.db.close()  # so that the next request opens the file
+    answer = wait_for_status(hub, 503)
     (problem,) = answer.json()["problems"]
     assert problem == {
         "part": "database",
