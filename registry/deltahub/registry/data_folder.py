@@ -37,19 +37,21 @@ class NoHub(Exception):
 
 
 class DataFolderBusy(Exception):
-    """Another process holds a lock of the data folder.
+    """Another process holds a lock of the hub.
 
-    command: the holder's command, such as `deltahub gc`; "" if the lock file does not name it.
-    holder: text for messages, with the process id and the command.
+    lock: the lock's file, or its name where locks are rows of the database. place: text for
+    messages, what the holder has locked. process: the holder's id, and its host if that is known.
+    command: its command, such as `deltahub gc`; "" if the lock does not name it. holder: text for
+    messages, with the process and the command.
     """
 
     code = "data_folder_busy"
 
-    def __init__(self, path: Path, pid: str, command: str) -> None:
-        self.folder = path.parent
+    def __init__(self, lock: Path | str, place: str, process: str, command: str) -> None:
+        self.place = place
         self.command = command
-        self.holder = f"process {pid}, `{command}`" if command else f"process {pid}"
-        super().__init__(f"{path} is held ({self.holder})")
+        self.holder = f"process {process}, `{command}`" if command else f"process {process}"
+        super().__init__(f"{lock} is held ({self.holder})")
 
 
 class DataFolderLock:
@@ -123,4 +125,5 @@ def _lock(descriptor: int, path: Path, how: int) -> None:
     except BlockingIOError as exc:
         pid, _, command = os.pread(descriptor, 80, 0).decode("ascii", "replace").partition(" ")
         os.close(descriptor)
-        raise DataFolderBusy(path, pid.strip() or "unknown", command.strip()) from exc
+        place = f"the data folder {path.parent}"
+        raise DataFolderBusy(path, place, pid.strip() or "unknown", command.strip()) from exc

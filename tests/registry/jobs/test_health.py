@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from deltahub.registry import Registry
-from deltahub.registry.jobs import health
 from deltahub.registry.jobs.health import Health
+from deltahub.registry.leases import signs_of_life
 from support.registry.opened import opened_registry
 
 
@@ -34,7 +34,7 @@ def test_a_worker_that_is_being_started_is_no_problem_until_it_is_late(reg: Regi
 def test_a_worker_that_came_and_ended_is_a_problem_at_once(reg: Registry) -> None:
     own = Health(reg)
     own.expect_worker()
-    health.mark_seen(reg)
+    signs_of_life.mark_seen(reg)
     assert parts(own) == []
-    health.mark_gone(reg)
+    signs_of_life.mark_gone(reg)
     assert parts(own) == ["worker"]

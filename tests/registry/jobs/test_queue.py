@@ -14,6 +14,7 @@ from deltahub.registry.db.models import utc_now
 from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.errors import Forbidden, JobNotFound, Unauthorized
 from deltahub.registry.jobs import health, queue, requests
+from deltahub.registry.leases import signs_of_life
 from support.registry.opened import caller, opened_registry, push
 
 
@@ -183,7 +184,7 @@ def run_again_now(reg: Registry, job_id: str) -> None:
 def test_a_job_that_failed_for_a_moment_waits_with_its_reason_and_growing_pauses(
     reg: Registry, alice: Caller
 ) -> None:
-    health.mark_seen(reg)
+    signs_of_life.mark_seen(reg)
     job_id = enqueue(reg, alice)
     for attempt, pause_s in enumerate([1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300]):
         run_again_now(reg, job_id)
@@ -252,14 +253,14 @@ def test_a_job_says_whether_it_waits_for_a_worker_or_for_its_turn(
     waits_for = requests.get_job(reg, alice, job_id).waits_for
     assert waits_for is not None
     assert waits_for.startswith("a worker: no worker runs on this hub")
-    health.mark_seen(reg)
+    signs_of_life.mark_seen(reg)
     assert requests.get_job(reg, alice, job_id).waits_for == "its turn: other jobs run before it"
     run_again_now(reg, job_id)
     assert requests.get_job(reg, alice, job_id).waits_for is None
     long_ago = time.time() - 100
-    os.utime(reg.data_dir / health.SEEN_FILE, (long_ago, long_ago))
+    os.utime(reg.data_dir / signs_of_life.SEEN_FILE, (long_ago, long_ago))
     waits_for = requests.get_job(reg, alice, job_id).waits_for
     assert waits_for is not None
     assert "no worker has looked for jobs for 1" in waits_for
-    health.mark_gone(reg)
+    signs_of_life.mark_gone(reg)
     assert [each.part for each in health.Health(reg).problems()] == ["worker"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deltahub.registry.jobs import health
+from deltahub.registry.leases import signs_of_life
 from support.service.hub import Answer, RunningHub, running_hub
 
 
@@ -18,7 +18,7 @@ def hub(tmp_path: Path) -> Iterator[RunningHub]:
 
 
 def test_a_hub_whose_worker_looks_for_jobs_is_well(hub: RunningHub) -> None:
-    health.mark_seen(hub.registry)
+    signs_of_life.mark_seen(hub.registry)
     answer = hub.call("GET", "/v1/health")
     assert answer.status == 200
     assert (answer.json()["status"], answer.json()["problems"]) == ("ok", [])
@@ -42,7 +42,7 @@ def test_a_hub_that_starts_its_own_worker_is_well_from_the_start(tmp_path: Path)
 
 
 def test_a_hub_whose_objects_are_not_there_is_degraded(hub: RunningHub) -> None:
-    health.mark_seen(hub.registry)
+    signs_of_life.mark_seen(hub.registry)
     objects = hub.data_dir / "objects"
     objects.rename(hub.data_dir / "elsewhere")
     answer = wait_for_status(hub, 503)
@@ -66,16 +66,16 @@ def wait_for_status(hub: RunningHub, status: int) -> Answer:
 
 
 def test_a_worker_that_hangs_makes_the_hub_degraded(hub: RunningHub) -> None:
-    health.mark_seen(hub.registry)
+    signs_of_life.mark_seen(hub.registry)
     long_ago = time.time() - 1000
-    os.utime(hub.data_dir / health.SEEN_FILE, (long_ago, long_ago))
+    os.utime(hub.data_dir / signs_of_life.SEEN_FILE, (long_ago, long_ago))
     answer = hub.call("GET", "/v1/health")
     assert answer.status == 503
     assert "has looked for jobs for 1" in answer.json()["problems"][0]["message"]
 
 
 def test_a_damaged_database_makes_the_hub_degraded(hub: RunningHub) -> None:
-    health.mark_seen(hub.registry)
+    signs_of_life.mark_seen(hub.registry)
     damaged = hub.data_dir / "damaged"
     damaged.write_bytes(b"no database at all, " * 500)
     damaged.replace(hub.data_dir / "deltahub.sqlite3")  # at once: the hub's own chores read it

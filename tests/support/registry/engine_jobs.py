@@ -13,7 +13,8 @@ PROCESS = Path(__file__).parent / "engine_process.py"
 
 
 def launch(registry: Registry) -> Fork:
-    return Fork("-W", "error", PROCESS, registry.data_dir)
+    url = [] if registry.db.is_sqlite else [registry.db.url]
+    return Fork("-W", "error", PROCESS, registry.data_dir, *url)
 
 
 def enqueue(registry: Registry, kind: str, *, user_id: int | None = None, **payload: Any) -> str:

@@ -16,16 +16,17 @@ from typing import Any
 from sqlalchemy import Engine as SqlEngine
 from sqlalchemy import event
 
-from deltahub.registry.data_folder import WORKER, WORKER_LOCK, DataFolderLock
+from deltahub.registry.data_folder import WORKER, WORKER_LOCK
 from deltahub.registry.errors import HashMismatch, StorageFull, Unavailable
+from deltahub.registry.leases.locks import together
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
 from deltahub.registry.storage.base import StoreFull, StoreUnavailable
 from deltahub.workers.attempts import Kind
 from deltahub.workers.context import JobContext
 from deltahub.workers.engine import Engine
-from deltahub.workers.engine_file import DATABASE_NAME
 from deltahub.workers.settings import WorkerSettings
+from deltahub.workers.step_records.file import DATABASE_NAME
 
 
 def note(context: JobContext, line: str) -> int:
@@ -143,14 +144,15 @@ def main(data_dir: Path) -> None:
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     if (data_dir / "small-engine-file").exists():
         limit_engine_file()
-    registry = Registry.open(Settings(data_dir=data_dir))
-    with DataFolderLock(registry.data_dir, WORKER_LOCK, WORKER):
-        settings = WorkerSettings(poll_interval_s=0.05, max_attempts=1, turn_s=0.1)
-        engine = Engine(registry, settings, KINDS)
+    url = sys.argv[2] if len(sys.argv) > 2 else None
+    registry = Registry.open(Settings(data_dir=data_dir, database_url=url))
+    with together(registry, WORKER_LOCK, WORKER, {}, lambda: os._exit(1)) as held:
+        settings = WorkerSettings(poll_interval_s=0.05, max_attempts=2, turn_s=0.1)
+        engine = Engine(registry, settings, KINDS, held.id, held.mark_looked)
         engine.start()
         engine.run(stop)
         assert "torch" not in sys.modules
-        os._exit(0)
+    os._exit(0)
 
 
 if __name__ == "__main__":

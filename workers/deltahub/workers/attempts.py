@@ -6,22 +6,23 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Never, TypeVar
 
 from dbos import DBOS
 
-from deltahub.registry.db.session import WriteSession
+from deltahub.registry.db.session import WriteSession, fenced
 from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import JobFailed, RegistryError, StorageFull, Unavailable
-from deltahub.registry.jobs import order, queue
+from deltahub.registry.jobs import order, owners, queue
+from deltahub.registry.jobs.owners import JobLost
 from deltahub.registry.jobs.transient import code_of, is_transient
 from deltahub.registry.registry import Registry
 from deltahub.workers.compute.process import ComputeProcess
 from deltahub.workers.context import JobContext
-from deltahub.workers.engine_file import EngineFileDamaged, engine_errors
 from deltahub.workers.failures import JobCancelled, StepFailed
 from deltahub.workers.settings import WorkerSettings
+from deltahub.workers.step_records.file import EngineFileDamaged, engine_errors
 from deltahub.workers.turns import Turns
 
 log = logging.getLogger(__name__)
@@ -76,16 +77,19 @@ class AttemptRunner:
     """Runs attempts, each in a thread of DBOS."""
 
     def __init__(
-        self, registry: Registry, settings: WorkerSettings, kinds: Mapping[str, Kind]
+        self,
+        registry: Registry,
+        settings: WorkerSettings,
+        kinds: Mapping[str, Kind],
+        worker_id: str,
     ) -> None:
         self._registry = registry
+        self._worker_id = worker_id
         self._settings = settings
         self._kinds = kinds
         # One cache of decoded blocks for all jobs of the process.
         self._reader = FileReader(registry)
-        self.turns = Turns(
-            {queue.STORE: settings.concurrency, queue.COMPUTE: settings.compute_concurrency}
-        )
+        self.turns = Turns(settings.n_turns)
         self.is_stopping = threading.Event()
         self.n_steps = 0  # steps that run now
         self.n_unwritten = 0  # attempts whose end the database does not take
@@ -95,7 +99,7 @@ class AttemptRunner:
         # have made room for others.
         self._expected: set[Attempt] = set()
         self._in_thread: set[Attempt] = set()
-        self._n_waiting = {queue.STORE: 0, queue.COMPUTE: 0}
+        self._n_waiting = dict.fromkeys(settings.n_turns, 0)
         # Of attempts that run; one that waits for its turn has none.
         self._processes: dict[Attempt, ComputeProcess] = {}
 
@@ -129,10 +133,17 @@ class AttemptRunner:
             self._expected.add(attempt)
             self._in_thread.add(attempt)
         try:
-            if self._has_turn(attempt):
-                self._run_to_result(attempt)
+            with fenced(partial(self._require_ownership, attempt.job_id)):
+                if self._has_turn(attempt):
+                    self._run_to_result(attempt)
+        except JobLost as error:
+            log.warning("%s", error)
+            _park()
         finally:
             self.forget(attempt)
+
+    def _require_ownership(self, job_id: str, session: WriteSession) -> None:
+        owners.require_worker(session, job_id, self._worker_id)
 
     def postpone(self, session: WriteSession, attempt: Attempt, error: Exception) -> None:
         """Queue the job again from its beginning, after a pause."""
@@ -156,6 +167,8 @@ class AttemptRunner:
                 continue
             if job is None or job.state not in queue.ACTIVE or self.attempt_of(job) != attempt:
                 return False
+            if job.worker_id not in (None, self._worker_id):
+                return False
         return True
 
     def _run_to_result(self, attempt: Attempt) -> None:
@@ -169,7 +182,7 @@ class AttemptRunner:
             if kind is None:
                 raise StepFailed(JobFailed.code, f"this version knows no job of kind {job.kind!r}")
             run_step = partial(self._run_step, attempt)
-            child = ComputeProcess(self._registry, self._settings, job.id)
+            child = ComputeProcess(self._registry, self._settings, job.id, self._worker_id)
             self._processes[attempt] = child
             with child:
                 context = JobContext(self._registry, self._reader, job.id, run_step, child)
@@ -238,9 +251,17 @@ class AttemptRunner:
         self._park_if_stopping()
         with self._lock:
             self.n_steps += 1
+
+        def run() -> T:
+            try:
+                return function()
+            except BaseException:
+                self._park_if_lost(attempt)
+                raise
+
         try:
             with engine_errors():
-                return DBOS.run_step({"name": name}, function)
+                return DBOS.run_step({"name": name}, run)
         except (StepFailed, JobCancelled, EngineFileDamaged, StorageFull, Unavailable):
             raise
         except Exception as error:
@@ -278,11 +299,30 @@ class AttemptRunner:
             with self._lock:
                 self._n_waiting[attempt.lane] -= 1
 
+    def _park_if_lost(self, attempt: Attempt) -> None:
+        """Record no error of a step that failed because another worker has the job."""
+        try:
+            with self._registry.db.read() as session:
+                job = session.get(Job, attempt.job_id)
+        except (StorageFull, Unavailable):
+            return  # then nothing can be recorded either
+        if job is not None and job.state in queue.ACTIVE and job.worker_id != self._worker_id:
+            log.warning("job=%s goes on in another worker", attempt.job_id)
+            _park()
+
     def _park_if_stopping(self) -> None:
-        # An exception would end the workflow for good. A thread that blocks until the process ends
-        # leaves it unfinished, so that the next worker resumes it.
         if self.is_stopping.is_set():
-            threading.Event().wait()
+            _park()
+
+
+def _park() -> Never:
+    """Block until the process ends.
+
+    An exception would end the workflow for good. This leaves it unfinished, so that the next worker
+    resumes it.
+    """
+    while True:
+        threading.Event().wait()
 
 
 def _code(error: Exception) -> str:

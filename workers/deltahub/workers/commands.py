@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 if TYPE_CHECKING:
+    from deltahub.registry.leases.locks import Held
     from deltahub.registry.registry import Registry
+    from deltahub.workers.settings import WorkerSettings
 
 
 @click.command()
@@ -20,12 +22,19 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path, file_okay=False),
     help="Folder of the hub's data; by default DELTAHUB_DATA_DIR or ./deltahub-data.",
 )
+@click.option(
+    "--queues", help="Run only these jobs: io (what was pushed), cpu, gpu; separated by commas."
+)
+@click.option("--device", help="Where models run: cpu, cuda:0 and so on; by default auto.")
 @click.option("--with-parent", is_flag=True, hidden=True, help="End when standard input ends.")
-def worker(data_dir: Path | None, with_parent: bool) -> None:
+def worker(
+    data_dir: Path | None, queues: str | None, device: str | None, with_parent: bool
+) -> None:
     """Run the hub's background jobs until stopped.
 
-    `deltahub serve` starts one by itself. A folder takes one worker: a second exits with status 3,
-    as does one beside a `deltahub gc` that needs the folder to itself.
+    `deltahub serve` starts one by itself. With SQLite a hub takes one worker: a second exits with
+    status 3, as does one beside a `deltahub gc` that needs the hub to itself. With PostgreSQL any
+    number of workers on any machine share the jobs of a hub.
     """
     from deltahub.workers.parent import die_with_parent
 
@@ -44,10 +53,11 @@ def worker(data_dir: Path | None, with_parent: bool) -> None:
     os.umask(0o077)  # for the files that DBOS and SQLite make
     # Before numpy is loaded: OpenBLAS threads make the search for low rank slower, not faster.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    _work(data_dir, stop)
+    asked = {"queues": queues, "device": device}
+    _work(data_dir, {name: value for name, value in asked.items() if value is not None}, stop)
 
 
-def _work(data_dir: Path | None, stop: threading.Event) -> None:
+def _work(data_dir: Path | None, asked: dict[str, Any], stop: threading.Event) -> None:
     from deltahub.registry.data_folder import (
         EXIT_BUSY,
         GC,
@@ -55,13 +65,15 @@ def _work(data_dir: Path | None, stop: threading.Event) -> None:
         WORKER,
         WORKER_LOCK,
         DataFolderBusy,
-        DataFolderLock,
     )
     from deltahub.registry.errors import RegistryError
+    from deltahub.registry.leases.locks import together
     from deltahub.registry.registry import Registry
     from deltahub.registry.settings import Settings
     from deltahub.registry.storage.base import StoreError
+    from deltahub.workers.settings import WorkerSettings
 
+    worker_settings = WorkerSettings(**asked)
     chosen: dict[str, Any] = {} if data_dir is None else {"data_dir": data_dir}
     settings = Settings(**chosen)
     cannot_open = f"cannot open the data folder {settings.data_dir.resolve()}"
@@ -70,14 +82,18 @@ def _work(data_dir: Path | None, stop: threading.Event) -> None:
     except (RegistryError, StoreError, OSError) as error:
         raise click.ClickException(f"{cannot_open}: {error}") from error
     try:
-        with DataFolderLock(registry.data_dir, WORKER_LOCK, WORKER):
-            _run(registry, stop)
+        about = {"queues": worker_settings.queues, "device": worker_settings.device}
+        with together(registry, WORKER_LOCK, WORKER, about, _end) as held:
+            status = _run(registry, worker_settings, held, stop)
+        # Unfinished jobs block in threads that cannot be joined.
+        logging.shutdown()
+        os._exit(status)
     except DataFolderBusy as error:
         way_out = (
-            f"`{error.command}` has the data folder {error.folder} to itself ({error.holder}); "
+            f"`{error.command}` has {error.place} to itself ({error.holder}); "
             "start a worker when that has ended"
             if error.command in (GC, RESTORE)
-            else f"{error.folder} already has a worker ({error.holder}); "
+            else f"{error.place} already has a worker ({error.holder}); "
             "stop it, or `deltahub serve` that started it, before starting another"
         )
         click.echo(f"deltahub worker: {way_out}", err=True)
@@ -87,29 +103,33 @@ def _work(data_dir: Path | None, stop: threading.Event) -> None:
         raise click.ClickException(f"{cannot_open}: {error}") from error
 
 
-def _run(registry: "Registry", stop: threading.Event) -> NoReturn:
-    """Run jobs until `stop` is set, then end the process.
-
-    It never returns, because unfinished jobs block in threads that cannot be joined. The next
-    worker resumes them. The system releases the lock of the data folder.
-    """
+def _run(
+    registry: "Registry", settings: "WorkerSettings", held: "Held", stop: threading.Event
+) -> int:
+    """Run jobs until `stop` is set; the exit status of the process, which must end then."""
     from deltahub.registry.errors import RegistryError
+    from deltahub.registry.leases.signs_of_life import mark_gone
     from deltahub.workers.engine import Engine
     from deltahub.workers.jobs.kinds import KINDS
-    from deltahub.workers.settings import WorkerSettings
 
     log = logging.getLogger(__name__)
-    status = 1
-    settings = WorkerSettings()
     try:
-        engine = Engine(registry, settings, KINDS)
+        engine = Engine(registry, settings, KINDS, held.id, held.mark_looked)
         engine.start()
         log.info("worker is ready")
         engine.run(stop)
-        status = 0
     except RegistryError as error:
         log.error("the worker gives up; whoever started it may start it again: %s", error)
+        return 1
     except Exception:
         log.exception("the worker gives up; whoever started it may start it again")
+        return 1
+    mark_gone(registry)
+    return 0
+
+
+def _end() -> NoReturn:
+    """Other workers took this one for dead, and have its jobs."""
+    logging.getLogger(__name__).error("the worker ends, because it stood still for too long")
     logging.shutdown()
-    os._exit(status)
+    os._exit(1)

@@ -9,6 +9,7 @@ from deltahub.codecs.errors import CodecError
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import JobFailed, RegistryError
 from deltahub.registry.jobs import queue
+from deltahub.registry.jobs.owners import JobLost
 from deltahub.registry.jobs.transient import code_of, is_transient
 from deltahub.registry.registry import Registry
 from deltahub.registry.storage.base import StoreError
@@ -102,7 +103,7 @@ class JobContext:
             try:
                 self.check_cancel()
                 return function()
-            except (JobCancelled, StepFailed):
+            except (JobCancelled, JobLost, StepFailed):
                 raise
             except Exception as error:
                 if not is_transient(error):

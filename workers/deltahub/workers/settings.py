@@ -1,9 +1,16 @@
 """Settings of the worker process, with units and defaults, read from DELTAHUB_WORKER_*."""
 
-from pydantic import Field
-from pydantic_settings import SettingsConfigDict
+from typing import Annotated, Any, Final, Literal
 
+from pydantic import Field, field_validator
+from pydantic_settings import NoDecode, SettingsConfigDict
+
+from deltahub.registry.jobs import queue
 from deltahub.registry.settings import EnvironmentSettings
+
+Queue = Literal["io", "cpu", "gpu"]
+# What people call the lanes of jobs.
+LANES: Final = {"io": queue.STORE, "cpu": queue.COMPUTE, "gpu": queue.GPU}
 
 
 class WorkerSettings(EnvironmentSettings):
@@ -24,6 +31,16 @@ class WorkerSettings(EnvironmentSettings):
         default=8 << 30,
         ge=512 << 20,
         description="Memory that a job that computes may take; more ends it with an error.",
+    )
+    queues: Annotated[tuple[Queue, ...], NoDecode] = Field(
+        default=("io", "cpu", "gpu"),
+        min_length=1,
+        description="Which jobs this process runs, separated by commas: io, cpu, gpu.",
+    )
+    device: str = Field(
+        default="auto",
+        pattern=r"^(auto|cpu|cuda:[0-9]{1,2})$",
+        description="Where models run in jobs that do not insist on the CPU.",
     )
     poll_interval_s: float = Field(
         default=0.15, gt=0, description="How often the jobs table is looked at, in seconds."
@@ -47,3 +64,14 @@ class WorkerSettings(EnvironmentSettings):
     patience_s: float = Field(
         default=259200.0, ge=0, description="How long such a job is repeated before it fails."
     )
+
+    @field_validator("queues", mode="before")
+    @classmethod
+    def _split(cls, value: Any) -> Any:
+        return [each.strip() for each in value.split(",")] if isinstance(value, str) else value
+
+    @property
+    def n_turns(self) -> dict[str, int]:
+        """Lane -> jobs of it that run at once in this process."""
+        n_of = {"io": self.concurrency}
+        return {LANES[name]: n_of.get(name, self.compute_concurrency) for name in self.queues}

@@ -17,6 +17,10 @@ class Turns:
         # job -> its lane, and when it got its turn
         self._held: dict[str, tuple[str, float]] = {}
 
+    @property
+    def lanes(self) -> tuple[str, ...]:
+        return tuple(self._n_turns)
+
     def n_free(self, lane: str) -> int:
         """Turns that no job holds. Negative if a restart resumed more jobs than there are turns."""
         with self._changed:

@@ -205,11 +205,7 @@ def _errors_shown(place_name: str) -> Iterator[None]:
             type(exc)(f"not finished, with the backups in {place_name}: {exc}")
         ) from exc
     except DataFolderBusy as exc:
-        what = (
-            "another backup is at work"
-            if exc.command == BACKUP
-            else f"the data folder {exc.folder} is in use"
-        )
+        what = "another backup is at work" if exc.command == BACKUP else f"{exc.place} is in use"
         raise InUse(f"{what} ({exc.holder}): wait for its end") from exc
     except _FAILURES as exc:
         raise CannotRun(exc) from exc

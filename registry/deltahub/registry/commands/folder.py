@@ -13,12 +13,12 @@ from deltahub.registry.data_folder import (
     SERVE_LOCK,
     WORKER_LOCK,
     DataFolderBusy,
-    DataFolderLock,
     NoHub,
     require_hub,
 )
 from deltahub.registry.db.schema import SchemaTooOld
 from deltahub.registry.errors import RegistryError
+from deltahub.registry.leases.locks import alone
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
 from deltahub.registry.storage.base import StoreError
@@ -64,21 +64,20 @@ def readers_kept_out(reg: Registry, lease_s: float | None) -> Iterator[None]:
     with ExitStack() as stack:
         try:
             for name in (SERVE_LOCK, WORKER_LOCK, RECOMPRESS_LOCK):
-                stack.enter_context(DataFolderLock(reg.data_dir, name, GC))
+                stack.enter_context(alone(reg, name, GC))
         except DataFolderBusy as exc:
             if exc.command == GC:
                 raise InUse(
-                    f"another `{GC}` has the data folder {exc.folder} to itself ({exc.holder}): "
-                    "wait for its end"
+                    f"another `{GC}` has {exc.place} to itself ({exc.holder}): wait for its end"
                 ) from exc
             if exc.command == RECOMPRESS:
                 raise InUse(
-                    f"`{RECOMPRESS}` is at work in the data folder {exc.folder} ({exc.holder}): "
+                    f"`{RECOMPRESS}` is at work in {exc.place} ({exc.holder}): "
                     f"wait for its end before collecting with --lease {lease_s:g}, or leave "
                     "--lease out"
                 ) from exc
             raise InUse(
-                f"a hub runs on the data folder {exc.folder} ({exc.holder}), and its "
+                f"a hub runs on {exc.place} ({exc.holder}), and its "
                 f"readers may need a condemned pack for {needed_s} s (DELTAHUB_READ_LEASE_S): "
                 f"stop it before collecting with --lease {lease_s:g}, or leave --lease out"
             ) from exc

@@ -17,10 +17,10 @@ from deltahub.registry.data_folder import (
     RECOMPRESS,
     RECOMPRESS_LOCK,
     DataFolderBusy,
-    DataFolderLock,
 )
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import InvalidRequest, NotFound
+from deltahub.registry.leases.locks import alone
 from deltahub.registry.reencode.recompress import Outcome, Plan, apply_recompress, plan_recompress
 from deltahub.registry.reencode.unreadable import Unreadable
 from deltahub.registry.registry import Registry
@@ -108,11 +108,9 @@ def _recompress_lock(reg: Registry, is_applied: bool) -> Iterator[None]:
         return
     with ExitStack() as stack:
         try:
-            stack.enter_context(DataFolderLock(reg.data_dir, RECOMPRESS_LOCK, RECOMPRESS))
+            stack.enter_context(alone(reg, RECOMPRESS_LOCK, RECOMPRESS))
         except DataFolderBusy as exc:
-            raise InUse(
-                f"the data folder {exc.folder} is taken ({exc.holder}): wait for its end"
-            ) from exc
+            raise InUse(f"{exc.place} is taken ({exc.holder}): wait for its end") from exc
         yield
 
 

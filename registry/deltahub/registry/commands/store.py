@@ -15,9 +15,8 @@ from deltahub.registry.data_folder import (
     MOVE_LOCK,
     STORE_COPY,
     DataFolderBusy,
-    DataFolderLock,
-    check_free,
 )
+from deltahub.registry.leases.locks import alone, check_free
 from deltahub.registry.maintenance.move.run import Moved, MoveRefused, give_up, move
 from deltahub.registry.maintenance.move.show import ShownPlace, show
 from deltahub.registry.registry import Registry
@@ -46,7 +45,7 @@ def show_places(data_dir: Path, as_json: bool) -> None:
     running = ""
     with folder_to_read(Settings(data_dir=data_dir)) as reg:
         try:
-            check_free(reg.data_dir, MOVE_LOCK)
+            check_free(reg, MOVE_LOCK)
         except DataFolderBusy as exc:
             running = exc.holder
         places = show(reg)
@@ -126,7 +125,7 @@ def _url_of(target: str | None) -> str | None:
 @contextmanager
 def _move_lock(reg: Registry) -> Iterator[None]:
     try:
-        with DataFolderLock(reg.data_dir, MOVE_LOCK, STORE_COPY):
+        with alone(reg, MOVE_LOCK, STORE_COPY):
             yield
     except DataFolderBusy as exc:
         raise InUse(f"another copy is running ({exc.holder}): wait for its end") from exc

@@ -2,8 +2,9 @@
 
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, NewType
 
@@ -20,6 +21,9 @@ from deltahub.registry.db.read_only import uri_to_read
 # A function that only reads accepts a write session too; a writing function needs a WriteSession.
 ReadSession = NewType("ReadSession", Session)
 WriteSession = NewType("WriteSession", ReadSession)
+
+# What this thread asks in each of its write sessions before it writes: see fenced().
+_fence: ContextVar["Callable[[WriteSession], None] | None"] = ContextVar("fence", default=None)
 
 # Key of a PostgreSQL advisory lock, an integer: "deltahub" in ASCII.
 _WRITERS_LOCK = int.from_bytes(b"deltahub", "big")
@@ -100,7 +104,10 @@ class Database:
                 Session(self.write_engine, expire_on_commit=False) as session,
             ):
                 session.connection()  # takes the write lock before the first read
-                yield WriteSession(ReadSession(session))
+                writing = WriteSession(ReadSession(session))
+                if (check := _fence.get()) is not None:
+                    check(writing)
+                yield writing
                 session.commit()
         finally:
             self._writing.is_open = False
@@ -135,6 +142,20 @@ class Database:
                 self._watcher = None
         self.write_engine.dispose()
         self.read_engine.dispose()
+
+
+@contextmanager
+def fenced(check: Callable[[WriteSession], None]) -> Iterator[None]:
+    """A context in which every write session of this thread begins with `check`.
+
+    For work that a process may have lost to another one: check(session) locks the row that says
+    whose work it is, and raises if it is another's. So nothing is written after that.
+    """
+    token = _fence.set(check)
+    try:
+        yield
+    finally:
+        _fence.reset(token)
 
 
 def _sqlite_engine(url: str, *, is_read_only: bool, uri: str | None = None) -> Engine:

@@ -1,13 +1,12 @@
 """The health of a hub: whether its database and store answer, and whether a worker takes jobs.
 
-A worker touches a file in the data folder after it has looked for jobs and started those that may
-run. The age of the file is the sign of life. A lock would say less: a process that hangs or dies at
-every start holds it too.
+A worker gives a sign of life after it has looked for jobs and started those that may run: it
+touches a file in the data folder, or notes the time in its lease where several machines share the
+database. A lock would say less: a process that hangs or dies at every start holds it too.
 """
 
 import logging
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -16,9 +15,9 @@ from sqlalchemy import select
 from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.errors import DataLost, StorageFull, Unavailable
 from deltahub.registry.jobs.store_watch import StoreWatch
+from deltahub.registry.leases import signs_of_life
 from deltahub.registry.registry import Registry
 
-SEEN_FILE: Final = "worker.seen"
 # A worker that has not looked for jobs for so many seconds counts as dead. It looks several times a
 # second, but may wait for the database's lock for half a minute.
 SILENT_S: Final = 60.0
@@ -90,27 +89,14 @@ def _database_problem(reg: Registry) -> str | None:
     return None
 
 
-def mark_seen(reg: Registry) -> None:
-    """Note that a worker has looked for jobs just now."""
-    try:
-        (reg.data_dir / SEEN_FILE).touch()
-    except OSError as error:  # no room for the file: then nobody sees the worker
-        log.warning("%s cannot be touched: %s", SEEN_FILE, error)
-
-
-def mark_gone(reg: Registry) -> None:
-    """Note that the worker ends."""
-    with suppress(OSError):
-        (reg.data_dir / SEEN_FILE).unlink()
-
-
 def worker_problem(reg: Registry) -> str | None:
-    """Why no worker can be relied on; None if one lives. Reads one file's time, no database."""
+    """Why no worker can be relied on; None if one lives, or the database does not answer."""
     try:
-        seen_at = (reg.data_dir / SEEN_FILE).stat().st_mtime
-    except FileNotFoundError:
+        silent_s = signs_of_life.silent_s(reg)
+    except (DataLost, StorageFull, Unavailable):
+        return None
+    if silent_s is None:
         return f"no worker runs on this hub; {_WAY_OUT}"
-    silent_s = abs(time.time() - seen_at)  # the clock may have been ahead
     if silent_s < SILENT_S:
         return None
     return f"no worker has looked for jobs for {silent_s:.0f} s; {_WAY_OUT}"

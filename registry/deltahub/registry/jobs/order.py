@@ -52,10 +52,16 @@ def is_ready(now: datetime) -> ColumnElement[bool]:
 
 
 def ready_jobs(
-    now: datetime, kinds: Collection[str] | None = None, lane: str | None = None
+    now: datetime,
+    kinds: Collection[str] | None = None,
+    lane: str | None = None,
+    worker_id: str | None = None,
 ) -> Select[Job]:
-    """Jobs that may run now, in the order in which workers take them. kinds, lane: only these."""
-    ready = is_ready(now)
+    """Jobs that this worker may run now, in the order in which workers take them.
+
+    kinds, lane: only these.
+    """
+    ready = and_(is_ready(now), or_(Job.worker_id.is_(None), Job.worker_id == worker_id))
     if kinds is not None:
         ready = and_(ready, Job.kind.in_(kinds))
     if lane is not None:
@@ -104,7 +110,8 @@ def should_make_room(session: ReadSession, job_id: str) -> bool:
         Job.user_id.is_distinct_from(job.user_id), _due() < (job.due_at or job.created_at)
     )
     now = utc_now()
-    is_next = and_(is_ready(now), Job.lane == job.lane, comes_first, ~_waits_for_all(now))
+    is_free = or_(Job.worker_id.is_(None), Job.worker_id == job.worker_id)
+    is_next = and_(is_ready(now), is_free, Job.lane == job.lane, comes_first, ~_waits_for_all(now))
     return session.scalar(select(exists().where(is_next))) is True
 
 

@@ -4,6 +4,8 @@ state: queued -> running -> done | failed | cancelled; a queued job may become c
 A running job becomes queued again when it makes room for another job between two steps, and when it
 has to be repeated because of an error that passes by itself. Every function works in the caller's
 transaction.
+
+Which worker a job belongs to: owners.py.
 """
 
 import secrets
@@ -25,15 +27,16 @@ STATES = (*ACTIVE, "done", "failed", "cancelled")
 CANCELLED = {"state": "cancelled", "error_code": None, "error": None}
 # The kind of job that makes a repository private or deletes it (reencode/withdraw.py).
 WITHDRAW = "withdraw"
-# Lanes: jobs of one do not wait for jobs of another. Jobs that people ask for compute; all others
-# store what was pushed.
-STORE, COMPUTE = "store", "compute"
+# Lanes: jobs of one do not wait for jobs of another. Jobs that people ask for compute, some of them
+# on a GPU; all others store what was pushed.
+STORE, COMPUTE, GPU = "store", "compute", "gpu"
+ASKED = (COMPUTE, GPU)
 # Longest log of a job, in lines, and its longest line, in characters.
 MAX_LINES = 1000
 MAX_LINE = 2000
 # The kind of job that proves stored bytes (maintenance/scrub/schedule.py). It has no repository.
 SCRUB = order.SCRUB
-# The end of a job whose repository was deleted. Every job but SCRUB and those in the lane COMPUTE
+# The end of a job whose repository was deleted. Every job but SCRUB and those in the lanes ASKED
 # begins with a repository.
 DELETED = CANCELLED | {
     "error_code": RepositoryNotFound.code,
@@ -84,22 +87,35 @@ def next_queued(
     limit: int = 1,
     kinds: Collection[str] | None = None,
     lane: str | None = None,
+    worker_id: str | None = None,
 ) -> list[Job]:
-    """Jobs that may run now, in the order in which workers take them. kinds, lane: only these."""
-    return list(session.scalars(order.ready_jobs(utc_now(), kinds, lane).limit(limit)))
+    """Jobs that this worker may run now, in the order in which workers take them.
+
+    kinds, lane: only these.
+    """
+    ready = order.ready_jobs(utc_now(), kinds, lane, worker_id)
+    return list(session.scalars(ready.limit(limit)))
 
 
-def take_next(session: WriteSession, lane: str | None = None) -> Job | None:
-    """The job whose turn it is, now in state running; None if no job may run now."""
-    for job in next_queued(session, lane=lane):
-        mark_running(session, job.id)
-        session.refresh(job)
-        return job
-    return None
+def take_next(
+    session: WriteSession, lane: str | None = None, worker_id: str | None = None
+) -> Job | None:
+    """The job whose turn it is, now in state running; None if no job may run now.
+
+    worker_id: the worker that takes it. A job that makes room goes on in its own worker alone.
+    Several workers may take jobs at once: each skips those that another one is taking.
+    """
+    ready = order.ready_jobs(utc_now(), lane=lane, worker_id=worker_id).limit(1)
+    job = session.scalar(ready.with_for_update(of=Job, skip_locked=True))
+    if job is None:
+        return None
+    mark_running(session, job.id, worker_id)
+    session.refresh(job)
+    return job
 
 
 def running(session: ReadSession) -> list[Job]:
-    """Jobs in state running, oldest first. A new worker resumes them after a crash."""
+    """Jobs in state running, oldest first."""
     query = select(Job).where(Job.state == "running").order_by(Job.created_at, Job.id)
     return list(session.scalars(query))
 
@@ -114,11 +130,12 @@ def begun(session: ReadSession) -> list[Job]:
     return list(session.scalars(query))
 
 
-def mark_running(session: WriteSession, job_id: str) -> bool:
+def mark_running(session: WriteSession, job_id: str, worker_id: str | None = None) -> bool:
     """Give a job its turn, or resume it after a crash; False if it is over or should stop."""
     now = utc_now()
     values = {
         "state": "running",
+        "worker_id": worker_id,
         "started_at": func.coalesce(Job.started_at, literal(now, UtcDateTime())),
         "turn_at": now,
         "retry_at": None,
@@ -164,6 +181,7 @@ def postpone(
         return
     pause_s = min(2.0 ** min(job.attempts, 60), longest_pause_s)
     job.state, job.started_at, job.progress = "queued", None, None
+    job.worker_id, job.n_deaths = None, 0
     job.attempts += 1
     job.failing_since, job.retry_at = since, now + timedelta(seconds=pause_s)
     job.error_code, job.error = code, message
@@ -205,6 +223,7 @@ def add_line(session: WriteSession, job_id: str, text: str) -> None:
 def queue_again(session: WriteSession, job: Job) -> None:
     """Queue a job that failed or was cancelled, as a new attempt from its beginning."""
     job.state, job.attempts, job.is_cancel_asked = "queued", job.attempts + 1, False
+    job.worker_id, job.n_deaths = None, 0
     job.started_at = job.finished_at = job.failing_since = job.retry_at = None
     job.progress, job.error_code, job.error = None, None, None
     session.flush()
@@ -237,7 +256,7 @@ def mark_failed(
 
 def mark_cancelled(session: WriteSession, job_id: str, attempt: int | None = None) -> bool:
     """Finish a job that was cancelled; with an error if its repository was deleted."""
-    had_one = Job.repository_id.is_not(None) | (Job.kind == SCRUB) | (Job.lane == COMPUTE)
+    had_one = Job.repository_id.is_not(None) | (Job.kind == SCRUB) | Job.lane.in_(ASKED)
     is_there = session.scalar(select(Job.id).where(Job.id == job_id, had_one))
     return _finish(session, job_id, CANCELLED if is_there is not None else DELETED, attempt)
 
@@ -263,5 +282,5 @@ def _change(
 def _finish(
     session: WriteSession, job_id: str, values: Mapping[str, Any], attempt: int | None
 ) -> bool:
-    ended = {"finished_at": utc_now(), "retry_at": None, **values}
+    ended = {"finished_at": utc_now(), "retry_at": None, "worker_id": None, **values}
     return _change(session, job_id, ACTIVE, ended, attempt)

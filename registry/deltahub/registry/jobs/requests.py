@@ -66,7 +66,7 @@ def cancel_job(reg: Registry, caller: Caller | None, job_id: str) -> JobInfo:
     with reg.db.write() as session:
         job = visible_job(session, caller, job_id)
         if job.state == "queued":
-            job.state, job.finished_at = "cancelled", utc_now()
+            job.state, job.finished_at, job.worker_id = "cancelled", utc_now(), None
             job.error_code, job.error = None, None  # why the last attempt failed
         if job.state in ("cancelled", "running"):
             job.is_cancel_asked = True

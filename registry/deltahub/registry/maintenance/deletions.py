@@ -15,10 +15,10 @@ from typing import Final
 from sqlalchemy import delete, update
 from sqlalchemy.exc import SQLAlchemyError
 
-from deltahub.registry.data_folder import DataFolderLock
 from deltahub.registry.db.models import utc_now
 from deltahub.registry.db.tables.stores import DeletionHold
 from deltahub.registry.errors import RegistryError
+from deltahub.registry.leases.locks import alone
 from deltahub.registry.maintenance.object_rows import has_row
 from deltahub.registry.registry import Registry
 from deltahub.registry.storage.base import StoreError
@@ -106,7 +106,7 @@ def deletions_held(reg: Registry) -> Iterator[Hold]:
     At its end, also after an error, the deferred deletions are carried out. If that fails, the log
     says so and the deletions go on waiting: the hold lapses, and the next backup or gc deletes.
     """
-    with DataFolderLock(reg.data_dir, BACKUP_LOCK, BACKUP):
+    with alone(reg, BACKUP_LOCK, BACKUP):
         hold = Hold(reg)
         hold.take()
         try:

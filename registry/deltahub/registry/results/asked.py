@@ -134,7 +134,7 @@ def retry(reg: Registry, caller: Caller | None, job_id: str) -> JobInfo:
     user = require_writer(caller)
     with reg.db.write() as session:
         job = requests.visible_job(session, user, job_id)
-        if job.lane != queue.COMPUTE:
+        if job.lane not in queue.ASKED:
             raise InvalidRequest(
                 f"the job {job_id} stores what was pushed: push the same files again to repeat it"
             )
@@ -218,7 +218,7 @@ def _permit(
 
 def _check_number(session: ReadSession, user: Caller) -> None:
     query = select(func.count()).where(
-        Job.user_id == user.user_id, Job.lane == queue.COMPUTE, Job.state.in_(queue.ACTIVE)
+        Job.user_id == user.user_id, Job.lane.in_(queue.ASKED), Job.state.in_(queue.ACTIVE)
     )
     if (session.scalar(query) or 0) >= MAX_UNFINISHED:
         raise LimitExceeded(
@@ -248,8 +248,10 @@ def _enqueue(
         "scope": user.scope,
         "priority": priority,
     }
+    needs_gpu = str(wish.arguments.get("device", "")).startswith("cuda")
+    lane = queue.GPU if needs_gpu else queue.COMPUTE
     job_id = queue.enqueue(
-        session, wish.kind, payload, None, user.user_id, size_bytes=size, lane=queue.COMPUTE
+        session, wish.kind, payload, None, user.user_id, size_bytes=size, lane=lane
     )
     job = session.get_one(Job, job_id)
     job.due_at = (job.due_at or utc_now()) + PRIORITIES[priority]

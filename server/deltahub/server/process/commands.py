@@ -3,10 +3,12 @@
 import ctypes
 import gc
 import logging
+import os
 import signal
 import socket
 import sys
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,10 +79,10 @@ def _serve(settings: "Settings", *, with_worker: bool, access_log: bool) -> None
         SERVE,
         SERVE_LOCK,
         DataFolderBusy,
-        DataFolderLock,
         check_free,
     )
     from deltahub.registry.errors import RegistryError
+    from deltahub.registry.leases.locks import together
     from deltahub.registry.registry import Registry
     from deltahub.registry.storage.base import StoreError
 
@@ -97,19 +99,21 @@ def _serve(settings: "Settings", *, with_worker: bool, access_log: bool) -> None
         try:
             # Checked first: another hub on this folder most likely holds the port as well, and
             # opening the registry would migrate the database while that hub uses it.
-            check_free(settings.data_dir, SERVE_LOCK)
+            if settings.database_url is None:
+                check_free(settings.data_dir, SERVE_LOCK)
             listener = _bind(settings.host, settings.port)
             registry = stack.enter_context(Registry.open(settings))
-            stack.enter_context(DataFolderLock(registry.data_dir, SERVE_LOCK, SERVE))
+            stop = partial(os.kill, os.getpid(), signal.SIGTERM)
+            stack.enter_context(together(registry, SERVE_LOCK, SERVE, {}, stop))
             _make_administrator(registry)
         except DataFolderBusy as error:
             if error.command in (GC, RESTORE):
                 raise FolderTaken(
-                    f"`{error.command}` has the data folder {error.folder} to itself "
+                    f"`{error.command}` has {error.place} to itself "
                     f"({error.holder}): start the hub when it has ended"
                 ) from error
             raise FolderTaken(
-                f"another hub runs on the data folder {error.folder} ({error.holder}): "
+                f"another hub runs on {error.place} ({error.holder}): "
                 "stop that one, or give this one a folder of its own with --data-dir"
             ) from error
         except (RegistryError, StoreError, OSError) as error:

@@ -16,8 +16,10 @@ from typing import IO, Any, Final
 
 from deltahub.codecs.errors import CodecError
 from deltahub.methods.errors import MethodError
+from deltahub.registry.db.session import fenced
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import JobFailed, RegistryError
+from deltahub.registry.jobs.owners import require_worker
 from deltahub.registry.jobs.transient import code_of, is_transient
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
@@ -58,12 +60,14 @@ def main() -> None:
         settings["threads"],
         writer.report,
         lambda text: writer.write({"log": text}),
+        settings["device"],
     )
-    while True:
-        request = requests.get()
-        told = answer(context, request)
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        writer.write(told | {"peak_bytes": peak * _RSS_UNIT})
+    with fenced(lambda session: require_worker(session, settings["job_id"], settings["worker_id"])):
+        while True:
+            request = requests.get()
+            told = answer(context, request)
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            writer.write(told | {"peak_bytes": peak * _RSS_UNIT})
 
 
 def _read(requests: "queue.Queue[dict[str, Any]]") -> None:

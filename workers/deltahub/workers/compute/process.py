@@ -35,8 +35,11 @@ Listener = Callable[[str, int, int], None]
 class ComputeProcess:
     """The compute process of one attempt of a job."""
 
-    def __init__(self, registry: Registry, settings: WorkerSettings, job_id: str) -> None:
+    def __init__(
+        self, registry: Registry, settings: WorkerSettings, job_id: str, worker_id: str
+    ) -> None:
         self._registry = registry
+        self._worker_id = worker_id
         self._settings = settings
         self._job_id = job_id
         self._process: subprocess.Popen[bytes] | None = None
@@ -125,6 +128,8 @@ class ComputeProcess:
             {
                 "registry": self._registry.settings.model_dump(mode="json"),
                 "job_id": self._job_id,
+                "worker_id": self._worker_id,
+                "device": self._settings.device,
                 "threads": threads,
                 "memory_bytes": self._settings.compute_memory_bytes,
             }

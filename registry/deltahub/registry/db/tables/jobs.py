@@ -19,6 +19,7 @@ class Job(Base):
         Index("ix_jobs_newest_of_user", "user_id", "created_at", "id"),
         Index("ix_jobs_turns", "user_id", "turn_at"),
         Index("ix_jobs_key", "user_id", "idempotency_key", unique=True),
+        partial_index("ix_jobs_worker", "worker_id", "worker_id IS NOT NULL"),
     )
     id: Mapped[str] = mapped_column(String(32), primary_key=True)  # random hex
     kind: Mapped[str] = mapped_column(String(40))
@@ -47,6 +48,10 @@ class Job(Base):
     attempts: Mapped[int] = mapped_column(default=0, server_default="0")
     failing_since: Mapped[datetime | None] = mapped_column(UtcDateTime)
     retry_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    # The worker that runs the job, or keeps its thread while the job makes room for another one;
+    # and how many workers died while they ran this attempt.
+    worker_id: Mapped[str | None] = mapped_column(String(32))
+    n_deaths: Mapped[int] = mapped_column(default=0, server_default="0")
     idempotency_key: Mapped[str | None] = mapped_column(
         String(64)
     )  # of a job that a user asked for

@@ -36,7 +36,7 @@ def evaluate(context: ComputeContext, arguments: dict[str, Any]) -> dict[str, fl
     models = load_models(context, arguments)
     method: str = arguments["method"]
     require_packages()
-    device = device_of(models.arguments.device)
+    device = device_of(context.device(models.arguments.device))
     found: dict[str, float] = {}
     is_static = method in STATIC_METHODS
     folder = context.folder() / "model"
@@ -66,7 +66,7 @@ def check_examples(context: ComputeContext, models: MergeModels) -> None:
     if models.arguments.eval is None:
         return
     require_packages()
-    device_of(models.arguments.device)
+    device_of(context.device(models.arguments.device))
     unknown = {each.task for each in models.arguments.eval} - models.tasks.keys() - {None}
     if unknown:
         raise CannotMerge(

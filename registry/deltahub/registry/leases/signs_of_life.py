@@ -1,0 +1,39 @@
+"""When a worker last looked for jobs: the time of a file, or of a lease in a shared database."""
+
+import logging
+import time
+from contextlib import suppress
+from typing import Final
+
+from deltahub.registry.data_folder import WORKER_LOCK
+from deltahub.registry.leases.lease import seconds_since_look
+from deltahub.registry.registry import Registry
+
+SEEN_FILE: Final = "worker.seen"
+log = logging.getLogger(__name__)
+
+
+def mark_seen(reg: Registry) -> None:
+    """Note that the hub's only worker has looked for jobs just now."""
+    try:
+        (reg.data_dir / SEEN_FILE).touch()
+    except OSError as error:  # no room for the file: then nobody sees the worker
+        log.warning("%s cannot be touched: %s", SEEN_FILE, error)
+
+
+def mark_gone(reg: Registry) -> None:
+    """Note that the hub's only worker ends."""
+    with suppress(OSError):
+        (reg.data_dir / SEEN_FILE).unlink()
+
+
+def silent_s(reg: Registry) -> float | None:
+    """Seconds since a worker last looked for jobs; None without one."""
+    if not reg.db.is_sqlite:
+        with reg.db.read() as session:
+            return seconds_since_look(session, WORKER_LOCK)
+    try:
+        seen_at = (reg.data_dir / SEEN_FILE).stat().st_mtime
+    except FileNotFoundError:
+        return None
+    return abs(time.time() - seen_at)  # the clock may have been ahead
