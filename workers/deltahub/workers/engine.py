@@ -138,7 +138,9 @@ class Engine:
 
     def _start_ready_of(self, lane: str) -> None:
         while self._runner.turns.n_free(lane) > 0:
-            version = self._registry.db.version()  # before the query: later writes change it
+            version = (
+                self._registry.db.version_of_jobs()
+            )  # before the query: later writes change it
             now = time.monotonic()
             drained_version, queried_at = self._drained.get(lane, (None, 0.0))
             is_fresh = now - queried_at < MAX_QUERY_INTERVAL_S

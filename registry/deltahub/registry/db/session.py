@@ -16,6 +16,7 @@ from deltahub.registry import cancellation
 from deltahub.registry.db.checked_types import check_types
 from deltahub.registry.db.failures import BUSY_TIMEOUT_S
 from deltahub.registry.db.failures import database_errors_translated as database_errors_translated
+from deltahub.registry.db.notices import Notices
 from deltahub.registry.db.read_only import uri_to_read
 
 # A function that only reads accepts a write session too; a writing function needs a WriteSession.
@@ -27,6 +28,8 @@ _fence: ContextVar["Callable[[WriteSession], None] | None"] = ContextVar("fence"
 
 # Key of a PostgreSQL advisory lock, an integer: "deltahub" in ASCII.
 _WRITERS_LOCK = int.from_bytes(b"deltahub", "big")
+# Key in Session.info.
+_CHANGES_JOBS = "changes_jobs"
 # Steps of SQLite's virtual machine, some 20 ms, between two looks at whether the caller has gone.
 _STEPS_PER_CHECK = 2_000_000
 
@@ -49,6 +52,7 @@ class Database:
         self._watching = threading.Lock()
         # Path of a SQLite database. Stored, because version() is called very often.
         self._path: str | None = None
+        self._notices: Notices | None = None
         if make_url(url).get_backend_name() == "sqlite":
             self._path = make_url(url).database
             uri = uri_to_read(self.path) if is_read_only and self.path else None
@@ -56,6 +60,7 @@ class Database:
             self.write_engine = _sqlite_engine(url, is_read_only=False)
         else:
             self.write_engine = _postgresql_writer(url)
+            self._notices = Notices(url)
             self.read_engine = create_engine(
                 url,
                 pool_pre_ping=True,
@@ -109,6 +114,8 @@ class Database:
                     check(writing)
                 yield writing
                 session.commit()
+                if self._notices is not None and session.info.get(_CHANGES_JOBS):
+                    self._notices.send()
         finally:
             self._writing.is_open = False
 
@@ -135,13 +142,24 @@ class Database:
                 return None  # the caller's query reports the error
         return found
 
+    def version_of_jobs(self) -> int | None:
+        """Like version(), for changes of jobs. It may also change without one, now and then."""
+        return self.version() if self._notices is None else self._notices.count()
+
     def close(self) -> None:
+        if self._notices is not None:
+            self._notices.close()
         with self._watching:
             if self._watcher is not None:
                 self._watcher.close()
                 self._watcher = None
         self.write_engine.dispose()
         self.read_engine.dispose()
+
+
+def note_job_change(session: WriteSession) -> None:
+    """Tell other processes after the commit that a job has changed: Database.version_of_jobs()."""
+    session.info[_CHANGES_JOBS] = True
 
 
 @contextmanager

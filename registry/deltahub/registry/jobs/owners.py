@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from sqlalchemy import CursorResult, case, select, update
 
-from deltahub.registry.db.session import ReadSession, WriteSession
+from deltahub.registry.db.session import ReadSession, WriteSession, note_job_change
 from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.jobs import queue
 
@@ -56,6 +56,7 @@ def require_worker(session: WriteSession, job_id: str, worker_id: str) -> None:
 def release(session: WriteSession, worker_id: str) -> None:
     """Give up the jobs of a worker that ends: the next one goes on with them."""
     session.execute(update(Job).where(Job.worker_id == worker_id).values(worker_id=None))
+    note_job_change(session)
 
 
 def release_dead(session: WriteSession, live: Collection[str]) -> int:
@@ -67,4 +68,5 @@ def release_dead(session: WriteSession, live: Collection[str]) -> int:
         .values(worker_id=None, n_deaths=Job.n_deaths + case((is_running, 1), else_=0))
         .execution_options(synchronize_session=False)
     )
+    note_job_change(session)
     return cast(CursorResult[Any], session.execute(statement)).rowcount

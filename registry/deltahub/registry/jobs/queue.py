@@ -17,7 +17,7 @@ from sqlalchemy import CursorResult, func, literal, select, update
 
 from deltahub.registry.db.columns import UtcDateTime
 from deltahub.registry.db.models import utc_now
-from deltahub.registry.db.session import ReadSession, WriteSession
+from deltahub.registry.db.session import ReadSession, WriteSession, note_job_change
 from deltahub.registry.db.tables.jobs import Job, JobLine
 from deltahub.registry.errors import RepositoryNotFound
 from deltahub.registry.jobs import order
@@ -79,6 +79,7 @@ def enqueue(
     )
     session.add(job)
     session.flush()
+    note_job_change(session)
     return job.id
 
 
@@ -186,6 +187,7 @@ def postpone(
     job.failing_since, job.retry_at = since, now + timedelta(seconds=pause_s)
     job.error_code, job.error = code, message
     session.flush()
+    note_job_change(session)
 
 
 def report_progress(
@@ -218,6 +220,7 @@ def add_line(session: WriteSession, job_id: str, text: str) -> None:
     if session.get(Job, job_id) is not None and (session.scalar(n_lines) or 0) < MAX_LINES:
         session.add(JobLine(job_id=job_id, text=_storable(text)))
         session.flush()
+        note_job_change(session)
 
 
 def queue_again(session: WriteSession, job: Job) -> None:
@@ -227,6 +230,7 @@ def queue_again(session: WriteSession, job: Job) -> None:
     job.started_at = job.finished_at = job.failing_since = job.retry_at = None
     job.progress, job.error_code, job.error = None, None, None
     session.flush()
+    note_job_change(session)
 
 
 def is_cancel_asked(session: ReadSession, job_id: str) -> bool:
@@ -276,6 +280,7 @@ def _change(
     statement = update(Job).where(Job.id == job_id, Job.state.in_(states)).values(**values)
     if attempt is not None:
         statement = statement.where(Job.attempts == attempt)
+    note_job_change(session)
     return cast(CursorResult[Any], session.execute(statement)).rowcount == 1
 
 

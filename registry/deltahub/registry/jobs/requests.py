@@ -10,7 +10,7 @@ from sqlalchemy import and_, or_, select
 from deltahub.registry.access.caller import Caller, require_writer
 from deltahub.registry.access.permissions import allowed, full_name
 from deltahub.registry.db.models import Repository, User, utc_now
-from deltahub.registry.db.session import ReadSession
+from deltahub.registry.db.session import ReadSession, note_job_change
 from deltahub.registry.db.tables.jobs import Job, JobLine
 from deltahub.registry.errors import InvalidRequest, JobFailed, JobNotFound, RegistryError
 from deltahub.registry.jobs import health, queue
@@ -71,6 +71,7 @@ def cancel_job(reg: Registry, caller: Caller | None, job_id: str) -> JobInfo:
         if job.state in ("cancelled", "running"):
             job.is_cancel_asked = True
         session.flush()
+        note_job_change(session)
         return _info(reg, session, job)
 
 

@@ -143,7 +143,7 @@ class _Look:
         self._version: int | None = None
 
     def __call__(self) -> tuple[Sequence[Event], bool]:
-        version = self._registry.db.version()
+        version = self._registry.db.version_of_jobs()
         if self._told is not None and version is not None and version == self._version:
             return (), False
         self._version = version
