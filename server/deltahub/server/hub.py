@@ -119,7 +119,7 @@ class Hub:
         )
         self.registry.reclaimable_bytes = self._reclaimable_bytes
         self.reader = FileReader(self.registry, hot_bases=self.hot_bases)
-        self.signer = Signer.of_folder(self.registry.data_dir)
+        self.signer = Signer.of(self.registry.data_dir, settings.signing_key)
         # Cache of (caller, file) that Xet links allow: clients follow one link for every 64 MiB.
         self.link_cache = Memo(self.registry.db, _LINK_CACHE_S)
         # One thread for each slot of _streaming and of _answering: it blocks on its client.

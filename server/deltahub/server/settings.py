@@ -1,6 +1,8 @@
 """Settings of the HTTP layer, with units and defaults, read from DELTAHUB_SERVER_*."""
 
-from pydantic import Field, field_validator
+from typing import Final
+
+from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import SettingsConfigDict
 
 from deltahub.registry.settings import EnvironmentSettings
@@ -8,12 +10,19 @@ from deltahub.server.connections.addresses import networks_of
 from deltahub.server.connections.hosts import names_in
 from deltahub.server.public_url import checked_public_url
 
+_SECRET_LENGTH: Final = 32
+
 
 class ServerSettings(EnvironmentSettings):
     """The HTTP layer's settings. Arguments override environment variables."""
 
     model_config = SettingsConfigDict(env_prefix="DELTAHUB_SERVER_", frozen=True)
 
+    signing_key: SecretStr | None = Field(
+        default=None,
+        description="Secret of at least 32 characters that signs links and tokens. All servers of "
+        "one hub need the same; a server alone makes one in its data folder.",
+    )
     decode_threads: int = Field(
         default=4, ge=1, description="Chunks of downloads that are decoded at once."
     )
@@ -133,6 +142,13 @@ class ServerSettings(EnvironmentSettings):
     keep_alive_s: int = Field(
         default=30, ge=1, description="How long an idle connection is kept open."
     )
+
+    @field_validator("signing_key")
+    @classmethod
+    def _check_signing_key(cls, secret: SecretStr | None) -> SecretStr | None:
+        if secret is not None and len(secret.get_secret_value()) < _SECRET_LENGTH:
+            raise ValueError(f"a secret has at least {_SECRET_LENGTH} random characters")
+        return secret
 
     @field_validator("public_url")
     @classmethod

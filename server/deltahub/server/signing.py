@@ -16,6 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeAlias
 
+from pydantic import SecretStr
+
 from deltahub.registry import ReadSession
 from deltahub.registry.access.caller import ANONYMOUS, Caller
 from deltahub.registry.access.tokens import caller_of_mark
@@ -31,6 +33,7 @@ _NO_TOKEN: Final = ""
 KEY_FILE: Final = "signing.key"
 _KEY_BYTES: Final = 32
 _CLOCK_SLACK_S: Final = 300
+_DERIVED: Final = b"deltahub signing key\n"
 
 
 class Signer:
@@ -48,6 +51,21 @@ class Signer:
         path = data_dir / KEY_FILE
         with translated(str(path)):
             return cls(_read_or_make(path))
+
+    @classmethod
+    def of(cls, data_dir: Path, secret: SecretStr | None) -> "Signer":
+        """Make a signer with a key from the secret, which several servers share; else of_folder().
+
+        Raises StoreError as of_folder() does.
+        """
+        if secret is None:
+            return cls.of_folder(data_dir)
+        return cls(hashlib.sha256(_DERIVED + secret.get_secret_value().encode()).digest())
+
+    @property
+    def fingerprint(self) -> str:
+        """A text that is equal for equal keys, and says nothing else about the key."""
+        return hashlib.sha256(b"fingerprint\n" + self._key).hexdigest()[:16]
 
     def sign(self, purpose: str, claims: Claims, ttl_s: float) -> str:
         """Return a token of URL-safe characters that is valid for ttl_s seconds."""

@@ -56,6 +56,14 @@ class Held:
     mark_looked: Callable[[], None]
 
 
+def others(reg: Registry, name: str, held: Held) -> list[Mapping[str, Any]]:
+    """What the other processes that share this lock say of themselves."""
+    if reg.db.is_sqlite:
+        return []
+    with reg.db.read() as session:
+        return [each.about for each in live(session, name) if each.id != held.id]
+
+
 def check_free(reg: Registry, name: str) -> None:
     """DataFolderBusy while a process holds this lock."""
     if reg.db.is_sqlite:

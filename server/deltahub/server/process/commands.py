@@ -65,6 +65,13 @@ class FolderTaken(click.ClickException):
     exit_code = 3  # EXIT_BUSY of the registry; not imported, because `--help` must stay fast
 
 
+class OtherKey(click.ClickException):
+    """The servers of one hub sign with different keys, so that each refuses the others' links."""
+
+    exit_code = 2
+    code = "wrong_setting"
+
+
 class WorkerRefused(click.ClickException):
     """The worker cannot run with its settings; its own error message says which one is wrong."""
 
@@ -82,7 +89,7 @@ def _serve(settings: "Settings", *, with_worker: bool, access_log: bool) -> None
         check_free,
     )
     from deltahub.registry.errors import RegistryError
-    from deltahub.registry.leases.locks import together
+    from deltahub.registry.leases.locks import others, together
     from deltahub.registry.registry import Registry
     from deltahub.registry.storage.base import StoreError
 
@@ -91,6 +98,7 @@ def _serve(settings: "Settings", *, with_worker: bool, access_log: bool) -> None
     from deltahub.server.process.open_files import raise_limit
     from deltahub.server.process.serve import HubServer
     from deltahub.server.settings import ServerSettings
+    from deltahub.server.signing import Signer
 
     _limit_heaps()
     raise_limit()
@@ -103,8 +111,15 @@ def _serve(settings: "Settings", *, with_worker: bool, access_log: bool) -> None
                 check_free(settings.data_dir, SERVE_LOCK)
             listener = _bind(settings.host, settings.port)
             registry = stack.enter_context(Registry.open(settings))
+            key = Signer.of(registry.data_dir, server_settings.signing_key).fingerprint
             stop = partial(os.kill, os.getpid(), signal.SIGTERM)
-            stack.enter_context(together(registry, SERVE_LOCK, SERVE, {}, stop))
+            about = {"signing_key": key}
+            held = stack.enter_context(together(registry, SERVE_LOCK, SERVE, about, stop))
+            if any(other.get("signing_key") != key for other in others(registry, SERVE_LOCK, held)):
+                raise OtherKey(
+                    "another server of this hub signs links with another key: give all of them the"
+                    " same DELTAHUB_SERVER_SIGNING_KEY, a random secret of 32 characters or more"
+                )
             _make_administrator(registry)
         except DataFolderBusy as error:
             if error.command in (GC, RESTORE):
