@@ -143,6 +143,10 @@ class Unavailable(RegistryError):
     code = "unavailable"
 
 
+class WriteConflict(Unavailable):
+    """Another writer changed the same rows first; what was being done begins again."""
+
+
 class Busy(Unavailable):
     """The hub handles too many requests at once; the same request succeeds after a wait."""
 

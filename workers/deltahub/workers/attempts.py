@@ -239,7 +239,7 @@ class AttemptRunner:
 
     def _try_write(self, change: Callable[[WriteSession], object]) -> bool:
         try:
-            with self._registry.db.write() as session:
+            with self._registry.db.write_beside() as session:
                 change(session)
         except (StorageFull, Unavailable) as error:
             log.warning("a job's end is written again in a moment: %s", error)
@@ -288,7 +288,7 @@ class AttemptRunner:
             self.turns.release(workflow_id)
             if (process := self._processes.get(attempt)) is not None:
                 process.kill()  # the next step starts another
-            with self._registry.db.write() as session:
+            with self._registry.db.write_beside() as session:
                 is_queued = queue.make_room(session, attempt.job_id)
             if not is_queued or not self._has_turn(attempt):
                 raise JobCancelled("cancelled")

@@ -95,7 +95,7 @@ class JobContext:
 
     def log(self, text: str) -> None:
         """Append a line to the job's log."""
-        with self.registry.db.write() as session:
+        with self.registry.db.write_beside() as session:
             queue.add_line(session, self.job_id, text)
 
     def _attempt(self, name: str, function: Callable[[], T]) -> T:
@@ -140,7 +140,7 @@ class JobContext:
         if stage == self._stage and now - self._reported_at < REPORT_INTERVAL_S:
             return
         self._stage, self._reported_at = stage, now
-        with self.registry.db.write() as session:
+        with self.registry.db.write_beside() as session:
             progress = (stage, done_bytes, total_bytes, fraction)
             if not queue.report_progress(session, self.job_id, *progress):
                 raise JobCancelled("cancelled")

@@ -119,7 +119,7 @@ class Engine:
         with self._registry.db.read() as session:
             has_dead = not owners.ids_of(session) <= self._live_workers(session)
         if has_dead:
-            with self._registry.db.write() as session:
+            with self._registry.db.write_beside() as session:
                 # In one transaction: a worker that renews its lease meanwhile keeps its jobs.
                 if not self._is_alone:
                     lease.end_dead(session, WORKER_LOCK)
@@ -153,7 +153,7 @@ class Engine:
             self._drained[lane] = version if is_drained else None, now
             if is_drained:
                 return
-            with self._registry.db.write() as session:
+            with self._registry.db.write_beside() as session:
                 job = owners.take_orphan(session, lane, self._worker_id) or queue.take_next(
                     session, lane, self._worker_id
                 )
@@ -187,14 +187,14 @@ class Engine:
 
     def _give_up(self, attempt: Attempt) -> None:
         message = f"the worker died {self._settings.max_attempts} times in this job"
-        with self._registry.db.write() as session:
+        with self._registry.db.write_beside() as session:
             queue.mark_failed(session, attempt.job_id, JobFailed.code, message)
         self._runner.forget(attempt)
 
     def _end_without_result(self, attempt: Attempt, status: WorkflowStatus) -> None:
         """Repeat a job whose workflow ended without writing a result."""
         message = f"the job engine stopped without a result ({status.status})"
-        with self._registry.db.write() as session:
+        with self._registry.db.write_beside() as session:
             self._runner.postpone(session, attempt, EngineFailed(message))
         self._runner.forget(attempt)
 
@@ -262,7 +262,7 @@ class Engine:
     def _leave(self) -> None:
         """Give up the jobs that are not over, so that others go on with them at once."""
         try:
-            with self._registry.db.write() as session:
+            with self._registry.db.write_beside() as session:
                 owners.release(session, self._worker_id)
         except (StorageFull, Unavailable) as error:
             log.warning("unfinished jobs go on when this worker counts as dead: %s", error)

@@ -13,7 +13,7 @@ from deltahub.registry.cards.spent import Spent
 from deltahub.registry.catalog.lists.model_tags import UNKNOWN, write_keys
 from deltahub.registry.catalog.model_files import MAX_SHARDS
 from deltahub.registry.db.models import Repository, Revision
-from deltahub.registry.db.session import ReadSession
+from deltahub.registry.db.session import ReadSession, repository_key
 from deltahub.registry.db.tables.lists import ModelTag, RevisionFacts
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import RegistryError
@@ -52,7 +52,7 @@ def describe(
     facts, is_whole = read_facts(reader, files, _unbounded())
     if not is_whole:
         return False
-    with reg.db.write() as session:
+    with reg.db.write_beside(repository_key(revision.repository_id)) as session:
         now = session.get(Revision, revision_id)
         # Row ids are given again: the revision may be another one now.
         if now is None or now.commit != revision.commit:

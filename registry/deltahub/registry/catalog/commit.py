@@ -39,7 +39,8 @@ from deltahub.registry.catalog.trees.sums import Change, TreeFile
 from deltahub.registry.catalog.trees.write import change_tree
 from deltahub.registry.catalog.weights import has_weights
 from deltahub.registry.db.models import Repository, Revision
-from deltahub.registry.db.session import ReadSession, WriteSession
+from deltahub.registry.db.retried import retried
+from deltahub.registry.db.session import ReadSession, WriteSession, repository_key
 from deltahub.registry.errors import (
     Conflict,
     InvalidPath,
@@ -47,6 +48,7 @@ from deltahub.registry.errors import (
     LimitExceeded,
     RefMoved,
     RevisionNotFound,
+    WriteConflict,
 )
 from deltahub.registry.jobs import ingest_jobs
 from deltahub.registry.names import (
@@ -57,7 +59,7 @@ from deltahub.registry.names import (
     validate_ref,
     validate_sha256,
 )
-from deltahub.registry.quotas.limits import check_push
+from deltahub.registry.quotas.limits import check_push, lock_quota
 from deltahub.registry.quotas.usage import add_logical, new_bytes
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
@@ -82,6 +84,7 @@ class CommitResult:
         return not self.changed
 
 
+@retried
 def commit(
     reg: Registry,
     caller: Caller | None,
@@ -105,8 +108,10 @@ def commit(
     """
     caller = require_writer(caller)
     _check_request(reg.settings, ref, operations, message, base, commit_id)
-    _mark_missing(reg, caller, name, operations)
-    with reg.db.write() as session:
+    repository_id = _mark_missing(reg, caller, name, operations)
+    with reg.db.write_beside(repository_key(repository_id)) as session:
+        if load_repository(session, caller, name, "write").id != repository_id:
+            raise WriteConflict(f"{name} became another repository meanwhile")
         made = _commit(
             session, reg.settings, caller, name, ref, operations, message, expected_parent, base,
             commit_id,
@@ -194,6 +199,7 @@ def _count_new(
     """Count the files that are new to the repository; QuotaExceeded."""
     sizes = {file.sha256: file.size for file in added.values()}
     n_bytes = new_bytes(session, repository.id, sizes)
+    lock_quota(session, settings, repository.namespace_id)
     check_push(session, settings, repository.namespace_id, n_bytes)
     add_logical(session, repository.id, n_bytes)
 
@@ -207,15 +213,17 @@ def find_commit(session: ReadSession, repository: Repository, commit_id: str) ->
     )
 
 
-def _mark_missing(
-    reg: Registry, caller: Caller, name: str, operations: Sequence[Operation]
-) -> None:
-    """Look for missing packs of the named files, before a transaction relies on their rows."""
+def _mark_missing(reg: Registry, caller: Caller, name: str, operations: Sequence[Operation]) -> int:
+    """Look for missing packs of the named files, before a transaction relies on their rows.
+
+    Returns the row of the repository.
+    """
     hashes = {each.sha256 for each in operations if isinstance(each, AddFile | CopyFile)}
     with reg.db.read() as session:
         repository = load_repository(session, caller, name, "write")
         files = readable_files(session, caller, repository, hashes)
     mark_missing(reg, files.values())
+    return repository.id
 
 
 def _check_request(

@@ -14,7 +14,7 @@ from deltahub.registry.db.models import File, Repository
 from deltahub.registry.db.session import WriteSession
 from deltahub.registry.errors import EntryNotFound, SizeMismatch
 from deltahub.registry.names import entry_mode, quoted, validate_tree
-from deltahub.registry.uploads.committable import complete_uploads, files_of_uploads
+from deltahub.registry.uploads.committable import files_of_uploads, keep_uploads
 from deltahub.registry.uploads.landing import upload_not_found
 
 
@@ -219,7 +219,7 @@ def _files(
     session: WriteSession, caller: Caller, repository: Repository, hashes: Collection[str]
 ) -> dict[str, File]:
     """SHA-256 -> file, for the caller's uploads and the stored files that the caller may read."""
-    uploads = complete_uploads(session, caller, hashes)
+    uploads = keep_uploads(session, caller, hashes)
     known = [sha256 for sha256 in hashes if sha256 not in uploads]
     found = readable_files(session, caller, repository, known)
     return found | files_of_uploads(session, repository.domain_id, uploads)

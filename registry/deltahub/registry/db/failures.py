@@ -20,12 +20,15 @@ from deltahub.registry.errors import (
     RegistryError,
     StorageFull,
     Unavailable,
+    WriteConflict,
 )
 
 BUSY_TIMEOUT_S: Final = 30
 
 # Error codes (SQLSTATE) of PostgreSQL.
 _DISK_FULL, _LOCK_NOT_AVAILABLE = "53100", "55P03"
+# unique_violation, serialization_failure, deadlock_detected
+_CONFLICTS: Final = frozenset({"23505", "40001", "40P01"})
 _DAMAGED_STATES: Final = frozenset({"XX001", "XX002"})  # data_corrupted, index_corrupted
 _DAMAGED_CODES: Final = frozenset(
     {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT}
@@ -52,6 +55,17 @@ def database_errors_translated(folder: Path | None = None) -> Iterator[None]:
         if error is None:
             raise
         raise error from exc
+
+
+@contextmanager
+def conflicts_translated(*, is_alone: bool) -> Iterator[None]:
+    """Raise WriteConflict if another writer was faster. is_alone: there is none, so it is a bug."""
+    try:
+        yield
+    except DBAPIError as exc:
+        if is_alone or _codes(exc)[1] not in _CONFLICTS:
+            raise
+        raise WriteConflict("other requests changed the same rows again and again") from exc
 
 
 def translation(exc: BaseException, folder: Path | None = None) -> RegistryError | None:

@@ -1,20 +1,29 @@
-"""Database sessions: read sessions cannot write, write sessions run one after another."""
+"""Database sessions: read sessions cannot write, and write sessions wait where they must.
 
+With SQLite, write sessions run one after another. With PostgreSQL there are two kinds:
+
+- write(): alone. What the session has read does not change until it commits.
+- write_beside(keys): beside other sessions of this kind whose keys differ. It is for writers that
+  only add, or that change rows which one of the keys or a row lock protects. So nothing that such a
+  session has read goes away before it commits; whatever removes something uses write().
+"""
+
+import hashlib
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, NewType
+from typing import Any, Final, NewType
 
-from sqlalchemy import Engine, create_engine, event, make_url
+from sqlalchemy import Engine, create_engine, event, make_url, text
 from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Session
 
 from deltahub.registry import cancellation
 from deltahub.registry.db.checked_types import check_types
-from deltahub.registry.db.failures import BUSY_TIMEOUT_S
+from deltahub.registry.db.failures import BUSY_TIMEOUT_S, conflicts_translated
 from deltahub.registry.db.failures import database_errors_translated as database_errors_translated
 from deltahub.registry.db.notices import Notices
 from deltahub.registry.db.read_only import uri_to_read
@@ -37,10 +46,9 @@ _STEPS_PER_CHECK = 2_000_000
 class Database:
     """The connections of one process: a pool for reading and a pool for writing.
 
-    The write pool has one connection, so writers of a process queue in order without busy waiting.
-    Writers of different processes exclude each other by a lock, which they wait for up to
-    BUSY_TIMEOUT_S seconds: SQLite's write lock, or an advisory lock on PostgreSQL. Rows that a
-    write session has read therefore do not change until it commits.
+    Writers wait for each other up to BUSY_TIMEOUT_S seconds: for SQLite's write lock, or for
+    advisory locks on PostgreSQL. With SQLite the write pool has one connection, so that the writers
+    of a process queue in order without busy waiting.
     """
 
     def __init__(self, url: str, *, is_read_only: bool = False) -> None:
@@ -92,11 +100,28 @@ class Database:
 
     @contextmanager
     def write(self) -> Iterator[WriteSession]:
-        """A write session: one transaction, committed on leaving, rolled back on any error.
+        """A write session alone: one transaction, committed on leaving, rolled back on any error.
 
         StorageFull if the disk is full; Unavailable if the write lock was not free in time;
         DataLost if the database is damaged.
         """
+        with self._write(None) as session:
+            yield session
+
+    @contextmanager
+    def write_beside(self, *keys: str) -> Iterator[WriteSession]:
+        """The same beside other writers: see the module. With SQLite it is write().
+
+        keys: names of what the session changes, such as repository_key(); a session with an equal
+        key waits. WriteConflict if another writer has inserted the same row first, or waits for
+        this one: the caller begins again, by the decorator `retried`.
+        """
+        with self._write(keys) as session:
+            yield session
+
+    @contextmanager
+    def _write(self, keys: Collection[str] | None) -> Iterator[WriteSession]:
+        """keys: None for a session alone."""
         if self.is_read_only:
             raise AssertionError("this database was opened for reading")
         # A second write session of this thread would wait for the first for ever.
@@ -108,12 +133,17 @@ class Database:
                 self.errors_translated(),
                 Session(self.write_engine, expire_on_commit=False) as session,
             ):
-                session.connection()  # takes the write lock before the first read
+                session.connection()  # with SQLite, takes the write lock before the first read
+                is_alone = self.is_sqlite or keys is None
+                if not self.is_sqlite:
+                    with conflicts_translated(is_alone=is_alone):
+                        session.execute(text(_take_locks(keys)))
                 writing = WriteSession(ReadSession(session))
                 if (check := _fence.get()) is not None:
                     check(writing)
-                yield writing
-                session.commit()
+                with conflicts_translated(is_alone=is_alone):
+                    yield writing
+                    session.commit()
                 if self._notices is not None and session.info.get(_CHANGES_JOBS):
                     self._notices.send()
         finally:
@@ -219,19 +249,52 @@ def _sqlite_engine(url: str, *, is_read_only: bool, uri: str | None = None) -> E
 
 
 def _postgresql_writer(url: str) -> Engine:
-    # READ COMMITTED, because REPEATABLE READ would take its snapshot before it has the lock.
-    engine = create_engine(
+    # READ COMMITTED, because REPEATABLE READ would take its snapshot before it has the locks.
+    return create_engine(
         url,
         pool_pre_ping=True,
-        pool_size=1,
-        max_overflow=0,
+        pool_size=4,
+        max_overflow=12,
         pool_timeout=BUSY_TIMEOUT_S * 2,
         isolation_level="READ COMMITTED",
     )
 
-    @event.listens_for(engine, "begin")
-    def begin(connection: Connection) -> None:
-        connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{BUSY_TIMEOUT_S}s'")
-        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_WRITERS_LOCK})")
 
-    return engine
+def repository_key(repository_id: int) -> str:
+    """Of writers to the refs, revisions, trees, facts and usage of a repository."""
+    return f"repository {repository_id}"
+
+
+def user_key(user_id: int) -> str:
+    """Of writers to the uploads and xorbs of a user."""
+    return f"user {user_id}"
+
+
+def also_lock(session: WriteSession, key: str) -> None:
+    """Take the lock of a further key. All writers take it after those of write_beside()."""
+    if session.get_bind().dialect.name != "sqlite":
+        session.execute(text(f"SELECT pg_advisory_xact_lock({_lock_number(key)})"))
+
+
+# Of writers that change the bases of stored tensors: together two could close a circle.
+BASES_KEY: Final = "bases"
+
+
+def _take_locks(keys: Iterable[str] | None) -> str:
+    """SQL that takes the lock of all writers alone (None), or beside others and those of the keys.
+
+    All writers take the locks of keys in one order. Functions in a list of SELECT are called in the
+    order of the list.
+    """
+    calls = [f"set_config('lock_timeout', '{BUSY_TIMEOUT_S}s', true)"]
+    if keys is None:
+        calls.append(f"pg_advisory_xact_lock({_WRITERS_LOCK})")
+    else:
+        calls.append(f"pg_advisory_xact_lock_shared({_WRITERS_LOCK})")
+        calls += [f"pg_advisory_xact_lock({number})" for number in sorted(map(_lock_number, keys))]
+    return f"SELECT {', '.join(calls)}"
+
+
+def _lock_number(key: str) -> int:
+    """A number of 64 bits. Writers whose keys have equal numbers wait for no reason."""
+    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), signed=True)

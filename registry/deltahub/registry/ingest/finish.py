@@ -141,12 +141,11 @@ def _switch(reg: Registry, verified: Sequence[VerifiedFile]) -> None:
     if not verified:
         return
     dropped: list[str] = []
-    with reg.db.write() as session:
+    with reg.db.write_beside() as session:
         rows: dict[int, File] = {}
-        for batch in batches(each.file.id for each in verified):
-            rows.update(
-                (row.id, row) for row in session.scalars(select(File).where(File.id.in_(batch)))
-            )
+        for batch in batches(sorted(each.file.id for each in verified)):
+            query = select(File).where(File.id.in_(batch)).order_by(File.id).with_for_update()
+            rows.update((row.id, row) for row in session.scalars(query))
         landed = [
             replace(each, file=row)
             for each in verified

@@ -165,7 +165,7 @@ class Ingest:
 
     def release(self) -> None:
         """End the job's holds: the finished files refer to the tensors now."""
-        with self._reg.db.write() as session:
+        with self._reg.db.write_beside() as session:
             release_job(session, self._job_id)
 
     def _pending(self, file_ids: Sequence[int] | None = None) -> list[tuple[File, str]]:
@@ -297,7 +297,7 @@ class Ingest:
                 spool.encode(spec, item.read, plan_of, progress)
                 n_stored += 1
                 raw_bytes += item.ref.size
-            store_and_switch(self._reg, spool, self._insert, is_split=True)
+            store_and_switch(self._reg, spool, self._insert, only_adds=True, is_split=True)
         failpoints.reached("ingest.publish.after_commit")
         for _ in range(n_stored):
             todo.popleft()

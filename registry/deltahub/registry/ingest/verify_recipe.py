@@ -110,7 +110,7 @@ def store_recipe(
     data: bytes,
 ) -> None:
     """Store the recipe's bytes as a tensor if they are not stored, and hold it for the job."""
-    with reg.db.write() as session:
+    with reg.db.write_beside() as session:
         found = resolve(session, domain_id, [recipe_id])
         hold_for_job(session, (t.id for t in found.values()), job_id, reg.settings.hold_ttl_s)
 
@@ -128,7 +128,7 @@ def store_recipe(
 
     with PackSpool(reg, reader, domain_id) as spool:
         spool.encode(tensor_spec(recipe_id, "U8", (len(data),)), read)
-        store_and_switch(reg, spool, insert)
+        store_and_switch(reg, spool, insert, only_adds=True)
 
 
 def verified_file(

@@ -167,7 +167,7 @@ def postpone(
     message. The pauses before the attempts double from 1 s up to longest_pause_s. patience_s after
     the first error the job fails. A job that should be cancelled is cancelled.
     """
-    job = session.get(Job, job_id)
+    job = session.get(Job, job_id, with_for_update=True)
     if job is None or (job.state, job.attempts) != ("running", attempt):
         return
     code, message = error[0], _storable(error[1])

@@ -73,7 +73,7 @@ def restore_lost(session: WriteSession, upload: Landing) -> None:
     become complete.
     """
     query = select(File).where(File.sha256 == upload.sha256, File.state == "lost")
-    files = session.scalars(query).all()
+    files = session.scalars(query.order_by(File.id).with_for_update()).all()
     if not files:
         return
     for file in files:

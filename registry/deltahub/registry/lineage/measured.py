@@ -20,7 +20,7 @@ from deltahub.registry.db.models import (
     Tensor,
     TensorBase,
 )
-from deltahub.registry.db.session import ReadSession, WriteSession
+from deltahub.registry.db.session import ReadSession, WriteSession, repository_key
 from deltahub.registry.db.tables.trees import Entry
 from deltahub.registry.lineage.holders import find_holders
 from deltahub.registry.packs.locations import allowed_domains, closure
@@ -109,8 +109,13 @@ def measure_affected(reg: Registry, revision_id: int) -> None:
         affected = find_affected(session, revision_id)
     for each in affected:
         # One transaction for each revision, so that other writers wait for one only.
-        with reg.db.write() as session:
-            if session.get(Revision, each) is not None:
+        with reg.db.read() as session:
+            found = session.get(Revision, each)
+        if found is None:
+            continue
+        with reg.db.write_beside(repository_key(found.repository_id)) as session:
+            now = session.get(Revision, each)
+            if now is not None and now.commit == found.commit:
                 measure_lineage(session, each)
 
 

@@ -13,7 +13,8 @@ from sqlalchemy import CursorResult, delete, insert, select, update
 
 from deltahub.registry.db.batches import PART_TENSORS, batches
 from deltahub.registry.db.models import Frame, Pack, Tensor, TensorBase
-from deltahub.registry.db.session import WriteSession
+from deltahub.registry.db.retried import retried
+from deltahub.registry.db.session import BASES_KEY, WriteSession, also_lock
 from deltahub.registry.errors import Conflict, DeltaCycle, TensorNotFound
 from deltahub.registry.losses.marks import clear_marks
 from deltahub.registry.packs.locations import FrameLocation, bases_of, resolve, usable_bases
@@ -31,6 +32,7 @@ def store_and_switch(
     spool: PackSpool,
     switch: Callable[[WriteSession, SealedPacks], None],
     *,
+    only_adds: bool = False,
     is_split: bool = False,
 ) -> None:
     """Seal the spool's packs, then make readers use them.
@@ -38,14 +40,26 @@ def store_and_switch(
     First the packs are put, read back and verified. Only then a transaction makes them live and
     calls switch(session, sealed), which writes the rows. In this order a crash leaves garbage at
     most, never a row without its bytes.
+    only_adds: switch() gives no stored tensor other bases, except by insert_tensors().
     is_split: use several transactions for very many tensors; see in_parts.
     """
+    keys = () if only_adds else (BASES_KEY,)
     sealed = spool.seal()
     for number, part in enumerate(in_parts(sealed) if is_split else [sealed]):
-        with reg.db.write() as session:
-            check = check_live if number else make_live
-            check(session, part)
-            switch(session, part)
+        _switch_packs(reg, keys, part, check_live if number else make_live, switch)
+
+
+@retried
+def _switch_packs(
+    reg: Registry,
+    keys: Sequence[str],
+    sealed: SealedPacks,
+    check: Callable[[WriteSession, SealedPacks], None],
+    switch: Callable[[WriteSession, SealedPacks], None],
+) -> None:
+    with reg.db.write_beside(*keys) as session:
+        check(session, sealed)
+        switch(session, sealed)
 
 
 def make_live(session: WriteSession, sealed: SealedPacks) -> None:
@@ -96,13 +110,17 @@ def insert_tensors(
     lost: then its row gets the new frames. BaseGone, DeltaCycle.
     """
     ids = _in_domain(session, sealed.domain_id, sealed.tensors)
-    restored = {ids[content]: sealed.tensors[content] for content in _lost_among(session, ids)}
+    lost_contents = _lost_among(session, ids)
+    if lost_contents:
+        also_lock(session, BASES_KEY)
+    restored = {ids[content]: sealed.tensors[content] for content in lost_contents}
     for row_id, lost in restored.items():
         _switch(session, row_id, lost.frames, lost.bases, max_depth, is_foreign=is_foreign)
     clear_marks(session, restored)
     new = [tensor for content, tensor in sealed.tensors.items() if content not in ids]
     bases = resolve(session, sealed.domain_id, {base for tensor in new for base in tensor.bases})
-    lock(session, [base.id for base in bases.values()])
+    # Shared, so that fine-tunes of one base do not wait for each other.
+    lock(session, [base.id for base in bases.values()], is_shared=True)
     _check_usable(session, sealed.domain_id, (base.id for base in bases.values()), job_id)
     rows = []
     for tensor in new:
@@ -190,9 +208,10 @@ def _switch(
     return tensor.lost is not None
 
 
-def lock(session: WriteSession, tensor_ids: Iterable[int]) -> None:
+def lock(session: WriteSession, tensor_ids: Iterable[int], *, is_shared: bool = False) -> None:
     """Lock these rows until the transaction ends, and refresh them.
 
+    is_shared: other transactions may lock them in the same way, and none changes them.
     The order of ids prevents deadlocks. On SQLite a write transaction locks the whole database.
     """
     for batch in batches(sorted(set(tensor_ids))):
@@ -200,7 +219,7 @@ def lock(session: WriteSession, tensor_ids: Iterable[int]) -> None:
             select(Tensor)
             .where(Tensor.id.in_(batch))
             .order_by(Tensor.id)
-            .with_for_update()
+            .with_for_update(read=is_shared)
             .execution_options(populate_existing=True)
         ).all()
 

@@ -209,7 +209,7 @@ class PackSpool:
             make_durable(self._reg.disk, pack.file)
             pack.file.close()
         failpoints.reached("packs.put.before_row")
-        with self._reg.db.write() as session:
+        with self._reg.db.write_beside() as session:
             session.add(
                 Pack(
                     id=pack.id,

@@ -8,7 +8,7 @@ from deltahub.registry.access import audit
 from deltahub.registry.access.caller import Caller, require_writer
 from deltahub.registry.access.permissions import namespace_role
 from deltahub.registry.db.models import Namespace
-from deltahub.registry.db.session import ReadSession
+from deltahub.registry.db.session import ReadSession, WriteSession, also_lock
 from deltahub.registry.db.tables.quotas import Quota
 from deltahub.registry.errors import Forbidden, InvalidRequest, NotFound, QuotaExceeded
 from deltahub.registry.names import quoted
@@ -60,6 +60,13 @@ def check_push(session: ReadSession, settings: Settings, namespace_id: int, n_by
             f"{_name(session, namespace_id)} stores {human_size(used.stored_bytes)}, and may store"
             f" {human_size(limits.stored_bytes)}: {_WAYS}"
         )
+
+
+def lock_quota(session: WriteSession, settings: Settings, namespace_id: int) -> None:
+    """Let other pushes to the namespace wait, if it has a limit that both together may exceed."""
+    limits = limits_of(session, settings, namespace_id)
+    if limits.stored_bytes is not None or limits.logical_bytes is not None:
+        also_lock(session, f"quota {namespace_id}")
 
 
 def check_used(session: ReadSession, settings: Settings, namespace_id: int) -> None:

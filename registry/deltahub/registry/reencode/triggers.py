@@ -1,6 +1,6 @@
 """After an ingest: store sketches and lineage, resolve declared bases, enqueue re-planning."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from sqlalchemy import exists, func, select
 
@@ -24,7 +24,8 @@ from deltahub.registry.db.models import (
     Tensor,
     TensorBase,
 )
-from deltahub.registry.db.session import ReadSession, WriteSession
+from deltahub.registry.db.retried import retried
+from deltahub.registry.db.session import ReadSession, WriteSession, repository_key
 from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.db.tables.trees import Entry
 from deltahub.registry.downloads.file_reader import FileReader
@@ -36,6 +37,7 @@ from deltahub.registry.lineage.model_sketch import sketch_stored
 from deltahub.registry.lineage.moving_base import advance_declared_bases, author_of, declares_model
 from deltahub.registry.lineage.similar import find_similar_tensors, load_sketches, store_sketches
 from deltahub.registry.lineage.target import Target, declares
+from deltahub.registry.lineage.tensor_sketch import TensorSketch
 from deltahub.registry.registry import Registry
 from deltahub.registry.uploads import recipes
 
@@ -52,8 +54,19 @@ def after_ingest(reg: Registry, reader: FileReader, revision_id: int) -> list[st
     Returns the new job ids; none if the revision was deleted. It can be run again.
     """
     sketches = sketch_stored(reg, reader, revision_id)
-    with reg.db.write() as session:
-        if session.get(Revision, revision_id) is None:
+    with reg.db.read() as session:
+        revision = session.get(Revision, revision_id)
+    return [] if revision is None else _store_findings(reg, revision, sketches)
+
+
+@retried
+def _store_findings(
+    reg: Registry, revision: Revision, sketches: Sequence[tuple[int, TensorSketch]]
+) -> list[str]:
+    revision_id = revision.id
+    with reg.db.write_beside(repository_key(revision.repository_id)) as session:
+        now = session.get(Revision, revision_id)
+        if now is None or now.commit != revision.commit:
             return []
         known = set(
             session.scalars(select(Tensor.id).where(Tensor.id.in_([t for t, _ in sketches])))

@@ -143,7 +143,7 @@ def _hold(
 ) -> dict[str, InputTensor]:
     found: dict[bytes, Tensor] = {}
     for part in batches({ref.tensor for ref in refs.values()}, PART_TENSORS):
-        with reg.db.write() as session:
+        with reg.db.write_beside() as session:
             here = resolve(session, domain_id, part)
             hold_for_job(session, (t.id for t in here.values()), job_id, reg.settings.hold_ttl_s)
         found |= here

@@ -105,4 +105,4 @@ class MadePack:
             ttl_s = self._reg.settings.hold_ttl_s
             hold_for_job(session, ids.values(), self._job_id, ttl_s)
 
-        store_and_switch(self._reg, self._spool, insert, is_split=True)
+        store_and_switch(self._reg, self._spool, insert, only_adds=True, is_split=True)

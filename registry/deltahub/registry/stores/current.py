@@ -27,7 +27,7 @@ from deltahub.registry.stores.deferring import DeferringStore
 from deltahub.registry.stores.moving import MovingStore
 from deltahub.registry.stores.places import Place, Places, places_left, read_places
 from deltahub.registry.stores.unknown import UnknownStore
-from deltahub.registry.stores.write_locks import WriteLocks
+from deltahub.registry.stores.write_locks import write_locks_of
 
 OBJECTS = "objects"
 # Is in a data folder while a hub is being restored into it.
@@ -168,12 +168,14 @@ class StoreOpener:
             with self.database.read() as session:
                 return read_places(session) or opened  # a hub that never opened for writing
 
+        locks = write_locks_of(self.database, self.data_dir)
         return MovingStore(
             opened,
             store,
             read_places=lambda: memo.get("", read),
             open_place=self.place,
-            writing=WriteLocks(self.data_dir).writing,
+            writing=locks.writing,
+            close_locks=locks.close,
         )
 
     def _url(self, record: Place | None, left: list[Place], *, has_objects: bool) -> str:

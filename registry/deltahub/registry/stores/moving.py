@@ -68,6 +68,7 @@ class MovingStore:
         read_places: Callable[[], Places],
         open_place: Callable[[Place], Store],
         writing: Callable[[str], AbstractContextManager[None]],
+        close_locks: Callable[[], None] = lambda: None,
     ) -> None:
         """places, store: the store that is open, and its record. The first use reads the records.
 
@@ -76,6 +77,7 @@ class MovingStore:
         self._read_places = read_places
         self._open_place = open_place
         self._writing = writing
+        self._close_locks = close_locks
         self._lock = threading.Lock()
         self._stores = {places.current.mark: store}
         self._unusable_targets: set[str] = set()
@@ -185,6 +187,7 @@ class MovingStore:
     def close(self) -> None:
         for store in self._stores.values():
             store.close()
+        self._close_locks()
 
     def _may_be_elsewhere(self, error: StoreError, asked: Places) -> bool:
         """Whether a read that used these records may succeed by the records of this moment."""

@@ -11,9 +11,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from deltahub.registry.db.session import Database
 from deltahub.registry.storage.local import translated
+from deltahub.registry.stores.shared_write_locks import SharedWriteLocks
 
 _PAUSE_S = 0.1
+
+
+def write_locks_of(database: Database, data_dir: Path) -> "WriteLocks | SharedWriteLocks":
+    """The locks of a hub: files of its data folder, or of a database that machines share."""
+    return WriteLocks(data_dir) if database.is_sqlite else SharedWriteLocks(database.url)
 
 
 class WriteLocks:
@@ -21,6 +28,9 @@ class WriteLocks:
 
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = str(data_dir)
+
+    def close(self) -> None:
+        """Each lock is a file that is open no longer than its writer."""
 
     @contextmanager
     def writing(self, mark: str) -> Iterator[None]:

@@ -11,7 +11,7 @@ steps then cost less on the average.
 """
 
 import logging
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 
 from deltahub.registry import cancellation, failpoints
@@ -19,7 +19,8 @@ from deltahub.registry.access.caller import Caller, require_writer
 from deltahub.registry.access.repositories import load_repository
 from deltahub.registry.db.batches import PART_TENSORS, batches
 from deltahub.registry.db.models import Landing, Tensor
-from deltahub.registry.db.session import ReadSession
+from deltahub.registry.db.retried import retried
+from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.errors import DeltaCycle, InvalidFrame, LimitExceeded
 from deltahub.registry.packs.holds import hold_for_user
 from deltahub.registry.packs.locations import usable_bases
@@ -140,7 +141,7 @@ def _accept(
             raise
         sealed = spool.seal()
     _publish(reg, caller, name, contents, sealed)
-    with reg.db.write() as session:
+    with reg.db.write_beside() as session:
         used = [landing.id for landing in contents.used]
         dropped = drop_unused(session, used)
         failpoints.reached("accept.publish.before_commit")
@@ -156,15 +157,24 @@ def _publish(
     for number, part in enumerate(in_parts(sealed)):
         if number:
             failpoints.reached("accept.publish.between_parts")
-        with reg.db.write() as session:
-            load_repository(session, caller, name, "write")
-            check = check_live if number else make_live
-            check(session, part)
-            ids = insert_tensors(
-                session, part, reg.settings.max_depth, is_foreign=contents.is_private
-            )
-            ttl_s = reg.settings.hold_ttl_s
-            hold_for_user(session, ids.values(), caller.user_id, contents.repository_id, ttl_s)
+        _publish_part(reg, caller, name, contents, part, check_live if number else make_live)
+
+
+@retried
+def _publish_part(
+    reg: Registry,
+    caller: Caller,
+    name: str,
+    contents: _UploadContents,
+    part: SealedPacks,
+    check: Callable[[WriteSession, SealedPacks], None],
+) -> None:
+    with reg.db.write_beside() as session:
+        load_repository(session, caller, name, "write")
+        check(session, part)
+        ids = insert_tensors(session, part, reg.settings.max_depth, is_foreign=contents.is_private)
+        ttl_s = reg.settings.hold_ttl_s
+        hold_for_user(session, ids.values(), caller.user_id, contents.repository_id, ttl_s)
 
 
 def _group_frames(reg: Registry, caller: Caller, name: str, sha256: str) -> _UploadContents:
@@ -197,7 +207,7 @@ def _group_frames(reg: Registry, caller: Caller, name: str, sha256: str) -> _Upl
 def _hold_known(
     reg: Registry, caller: Caller, name: str, tensors: Iterable[bytes]
 ) -> dict[bytes, int]:
-    with reg.db.write() as session:
+    with reg.db.write_beside() as session:
         repository = load_repository(session, caller, name, "write")
         found = find_readable(session, caller, repository, tensors)
         known = {content: tensor.id for content, tensor in found.items()}

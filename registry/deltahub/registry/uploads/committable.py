@@ -13,10 +13,23 @@ from deltahub.registry.db.session import ReadSession, WriteSession
 _CHUNK = 5000
 
 
+def keep_uploads(
+    session: WriteSession, caller: Caller, hashes: Collection[str]
+) -> dict[str, Landing]:
+    """As complete_uploads(), and nobody drops one of them before this session ends."""
+    return _complete_uploads(session, caller, hashes, is_locked=True)
+
+
 def complete_uploads(
     session: ReadSession, caller: Caller, hashes: Collection[str]
 ) -> dict[str, Landing]:
     """SHA-256 -> the caller's complete, verified upload, for those of `hashes` that have one."""
+    return _complete_uploads(session, caller, hashes, is_locked=False)
+
+
+def _complete_uploads(
+    session: ReadSession, caller: Caller, hashes: Collection[str], *, is_locked: bool
+) -> dict[str, Landing]:
     found: dict[str, Landing] = {}
     ordered = sorted(hashes)
     for i in range(0, len(ordered), _CHUNK):
@@ -25,6 +38,8 @@ def complete_uploads(
             Landing.state == "complete",
             Landing.sha256.in_(ordered[i : i + _CHUNK]),
         )
+        if is_locked:
+            query = query.order_by(Landing.id).with_for_update()
         found.update((upload.sha256, upload) for upload in session.scalars(query))
     return found
 
@@ -33,7 +48,7 @@ def files_of_uploads(
     session: WriteSession, domain_id: int, uploads: Mapping[str, Landing]
 ) -> dict[str, File]:
     """SHA-256 -> the domain's file row of each upload, inserted if missing; few SQL statements."""
-    found = _files_of(session, domain_id, uploads)
+    found = _files_of(session, domain_id, uploads, is_locked=True)
     for file in found.values():
         if file.state in ("proving", "lost"):
             # The upload has the verified bytes, so the file need not wait for its recipe's job. A
@@ -59,9 +74,13 @@ def files_of_uploads(
     return found | _files_of(session, domain_id, new)
 
 
-def _files_of(session: ReadSession, domain_id: int, hashes: Iterable[str]) -> dict[str, File]:
+def _files_of(
+    session: ReadSession, domain_id: int, hashes: Iterable[str], *, is_locked: bool = False
+) -> dict[str, File]:
     found: dict[str, File] = {}
     for batch in batches(hashes):
         query = select(File).where(File.domain_id == domain_id, File.sha256.in_(batch))
+        if is_locked:  # an ingest may be finishing one of them
+            query = query.order_by(File.id).with_for_update()
         found.update((file.sha256, file) for file in session.scalars(query))
     return found

@@ -71,7 +71,11 @@ def drop_unused(session: WriteSession, landing_ids: Iterable[str]) -> list[str]:
     dropped = []
     for batch in batches(dict.fromkeys(landing_ids)):
         rows = session.scalars(
-            select(Landing).where(Landing.id.in_(batch)).execution_options(populate_existing=True)
+            select(Landing)
+            .where(Landing.id.in_(batch))
+            .order_by(Landing.id)
+            .with_for_update()  # whoever uses one of them has committed before the next statement
+            .execution_options(populate_existing=True)
         ).all()
         used = set(session.scalars(select(File.landing_id).where(File.landing_id.in_(batch))))
         for row in rows:
@@ -89,7 +93,7 @@ def delete_condemned(reg: Registry, landing_ids: Sequence[str]) -> None:
     reg.store.delete_together([landing_key(landing_id) for landing_id in landing_ids])
     failpoints.reached("landing.delete.before_rows")
     if landing_ids:
-        with reg.db.write() as session:
+        with reg.db.write_beside() as session:
             for batch in batches(landing_ids):
                 session.execute(
                     delete(Landing).where(Landing.id.in_(batch), Landing.state == "condemned")

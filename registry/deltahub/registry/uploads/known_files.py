@@ -23,7 +23,7 @@ from deltahub.registry.packs.locations import closure
 from deltahub.registry.quotas.limits import check_push
 from deltahub.registry.quotas.usage import new_bytes
 from deltahub.registry.registry import Registry
-from deltahub.registry.uploads.committable import complete_uploads
+from deltahub.registry.uploads.committable import complete_uploads, keep_uploads
 from deltahub.registry.uploads.landing import promise
 
 log = logging.getLogger(__name__)
@@ -94,7 +94,8 @@ def _keep(reg: Registry, caller: Caller, name: str, sizes: Mapping[str, int]) ->
     if not found.uploads and not found.recipes:
         return found.have
     # Repeated in the write transaction, so that nothing deleted in the meantime is promised.
-    with reg.db.write() as session:
+    with reg.db.write_beside() as session:
+        keep_uploads(session, caller, [upload.sha256 for upload in found.uploads])
         found = _find(session, caller, name, sizes)
         for upload in found.uploads:
             promise(upload, reg.settings.upload_ttl_s)

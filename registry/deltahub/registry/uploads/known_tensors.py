@@ -43,7 +43,7 @@ def query_and_hold(
     # An empty query still raises if the repository does not exist.
     for part in batches(tensors, PART_TENSORS) if tensors else ([],):
         cancellation.check()
-        with reg.db.write() as session:
+        with reg.db.write_beside() as session:
             repository = load_repository(session, caller, name, "write")
             found = find_readable(session, caller, repository, (content for content, _ in part))
             here = {

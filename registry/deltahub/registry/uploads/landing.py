@@ -10,6 +10,7 @@ from sqlalchemy import delete, select
 from deltahub.registry import cancellation, failpoints
 from deltahub.registry.access.caller import Caller, require_writer
 from deltahub.registry.db.models import Landing, utc_now
+from deltahub.registry.db.retried import retried
 from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.errors import (
     HashMismatch,
@@ -41,6 +42,7 @@ class LandingStatus:
     is_complete: bool
 
 
+@retried
 def begin(
     reg: Registry,
     caller: Caller | None,
@@ -65,8 +67,8 @@ def begin(
         raise LimitExceeded(f"the file has {size} bytes; this hub takes at most {limit}")
     limits.announce(reg, caller, {sha256: size})
     expires_at = utc_now() + timedelta(seconds=reg.settings.upload_ttl_s)
-    with reg.db.write() as session:
-        row = _find(session, caller, sha256)
+    with reg.db.write_beside() as session:
+        row = _find(session, caller, sha256, is_locked=True)
         if row is None:
             row = Landing(
                 id=secrets.token_hex(16), user_id=caller.user_id, sha256=sha256, size=size,
@@ -95,8 +97,8 @@ def status(reg: Registry, caller: Caller | None, sha256: str) -> LandingStatus:
     with reg.db.read() as session:
         row = _find(session, caller, sha256)
     if row is not None and row.state == "complete":
-        with reg.db.write() as session:
-            row = _find(session, caller, sha256)
+        with reg.db.write_beside() as session:
+            row = _find(session, caller, sha256, is_locked=True)
             if row is not None:
                 promise(row, reg.settings.upload_ttl_s)
     if row is None:
@@ -215,7 +217,7 @@ def _append(file: SpoolFile, chunks: Iterable[Buffer], end: int) -> None:
 
 def _complete(reg: Registry, upload: LandingStatus, file: SpoolFile) -> LandingStatus:
     if file.hashes.sha256 != upload.sha256:
-        with reg.db.write() as session:
+        with reg.db.write_beside() as session:
             # Only if still unfinished: small_files.py may have completed it with the right bytes.
             session.execute(
                 delete(Landing).where(Landing.id == upload.id, Landing.state == "receiving")
@@ -235,8 +237,8 @@ def _complete(reg: Registry, upload: LandingStatus, file: SpoolFile) -> LandingS
 
 
 def _mark_complete(reg: Registry, upload: LandingStatus, hashes: Hashes) -> LandingStatus:
-    with reg.db.write() as session:
-        row = session.get(Landing, upload.id)
+    with reg.db.write_beside() as session:
+        row = session.get(Landing, upload.id, with_for_update=True)
         if row is not None and row.state in ("receiving", "complete", "damaged"):
             complete(session, row, hashes, reg.settings.upload_ttl_s)
         else:
@@ -273,7 +275,8 @@ def _recover(reg: Registry, upload: LandingStatus) -> LandingStatus | None:
     return _mark_complete(reg, upload, hashes)
 
 
-def _find(session: ReadSession, caller: Caller, sha256: str) -> Landing | None:
-    return session.scalar(
-        select(Landing).where(Landing.user_id == caller.user_id, Landing.sha256 == sha256)
-    )
+def _find(
+    session: ReadSession, caller: Caller, sha256: str, *, is_locked: bool = False
+) -> Landing | None:
+    query = select(Landing).where(Landing.user_id == caller.user_id, Landing.sha256 == sha256)
+    return session.scalar(query.with_for_update() if is_locked else query)

@@ -125,7 +125,7 @@ def _hold(reg: Registry, tensors: list[int], job_id: str) -> None:
     After a crash before the job was enqueued, the holds expire.
     """
     for part in batches(tensors, PART_TENSORS):
-        with reg.db.write() as session:
+        with reg.db.write_beside() as session:
             hold_for_job(session, part, job_id, reg.settings.hold_ttl_s)
 
 
@@ -173,7 +173,7 @@ def _claim(reg: Registry, caller: Caller, name: str, recipe: Recipe) -> list[int
     wrong: list[bytes] = []
     for part in batches(sizes, PART_TENSORS):
         cancellation.check()
-        with reg.db.write() as session:
+        with reg.db.write_beside() as session:
             repository = load_repository(session, caller, name, "write")
             found = find_readable(session, caller, repository, part)
             wrong += [t for t in part if t not in found or found[t].size != sizes[t]]

@@ -16,6 +16,7 @@ from sqlalchemy import select
 from deltahub.registry import cancellation, failpoints
 from deltahub.registry.access.caller import Caller, require_writer
 from deltahub.registry.db.models import Landing, utc_now
+from deltahub.registry.db.retried import retried
 from deltahub.registry.errors import LimitExceeded
 from deltahub.registry.registry import Registry
 from deltahub.registry.storage.keys import landing_key
@@ -76,6 +77,7 @@ class SmallFiles:
             batch = self._complete(batch, ids)
             failpoints.reached("small_files.after_rows")
 
+    @retried
     def _announce(self, batch: Mapping[str, _SmallFile]) -> dict[str, str]:
         """SHA-256 -> upload id of the files that are not complete yet. All uploads are promised."""
         ids: dict[str, str] = {}
@@ -83,11 +85,11 @@ class SmallFiles:
         ttl_s = self._reg.settings.upload_ttl_s
         sizes = {sha256: len(small.data) for sha256, small in batch.items()}
         limits.announce(self._reg, self._caller, sizes)
-        with self._reg.db.write() as session:
+        with self._reg.db.write_beside() as session:
             query = select(Landing).where(
                 Landing.user_id == self._caller.user_id, Landing.sha256.in_(batch)
             )
-            for row in session.scalars(query):
+            for row in session.scalars(query.order_by(Landing.id).with_for_update()):
                 # Another connection may be sending the same bytes. The first of both completes the
                 # upload, and the promise keeps it until the other has seen that it is complete.
                 promise(row, ttl_s)
@@ -115,8 +117,9 @@ class SmallFiles:
         """Mark stored files as complete; returns files whose rows are gone, to be stored again."""
         ttl_s = self._reg.settings.upload_ttl_s
         gone = dict(ids)
-        with self._reg.db.write() as session:
-            for row in session.scalars(select(Landing).where(Landing.id.in_(ids.values()))):
+        with self._reg.db.write_beside() as session:
+            query = select(Landing).where(Landing.id.in_(ids.values())).order_by(Landing.id)
+            for row in session.scalars(query.with_for_update()):
                 small = batch.get(row.sha256)
                 if small is None:
                     continue  # the upload expired, and gc is deleting it

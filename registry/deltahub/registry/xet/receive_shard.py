@@ -205,7 +205,7 @@ class _File:
                 f"a file of {len(xorbs)} xorbs may have at most {limit} bytes, not"
                 f" {self.file.size}: its chunks repeat too often"
             )
-        with self.reg.db.write() as session:
+        with self.reg.db.write_beside() as session:
             extend_expiry(self.reg, session, self.repository.id, xorbs)
 
     def _chunks(self, report: Callable[[int], None]) -> "_CountedBytes":
@@ -234,7 +234,7 @@ class _File:
             known = {(xorb, first, end) for xorb, first, end in session.execute(rows_here)}
         for rows in batches(self._rows(sha256, domain_id, known), _ROWS):
             progress.check()
-            with self.reg.db.write() as session:
+            with self.reg.db.write_beside() as session:
                 session.execute(insert(XetRange), list(rows))
 
     def _rows(

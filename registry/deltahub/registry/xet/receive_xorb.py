@@ -57,7 +57,7 @@ def has_xorb(reg: Registry, repository_id: int, digest: bytes) -> bool:
 
     Reads the whole xorb: a damaged one is condemned, and the result is False.
     """
-    with reg.db.write() as session:
+    with reg.db.write_beside() as session:
         extend_expiry(reg, session, repository_id, [digest])
         xorb_id = find_xorb(session, repository_id, digest)
         row = None if xorb_id is None else session.get(Xorb, xorb_id)
@@ -126,7 +126,7 @@ def _store(
         id=secrets.token_hex(16), repository_id=repository_id, user_id=sender.user_id,
         hash=digest, size=index.size, chunks=index.data, state="writing", expires_at=_expiry(reg),
     )  # fmt: skip
-    with reg.db.write() as session:
+    with reg.db.write_beside() as session:
         # The repository may have been deleted since the permission check.
         if session.get(Repository, repository_id) is None:
             raise RepositoryNotFound("the repository was deleted meanwhile")
@@ -134,7 +134,7 @@ def _store(
     failpoints.reached("xet.xorb.before_store")
     reg.store.take_file(xorb_key(row.id), path)
     failpoints.reached("xet.xorb.after_store")
-    with reg.db.write() as session:
+    with reg.db.write_beside(f"xorb {repository_id} {digest.hex()}") as session:
         mine = session.get(Xorb, row.id, populate_existing=True, with_for_update=True)
         is_first = find_xorb(session, repository_id, digest) is None
         is_kept = mine is not None and mine.state == "writing"

@@ -9,6 +9,7 @@ from typing import Any
 
 from deltahub.registry.cards.describe import describe
 from deltahub.registry.db.models import Repository, Revision
+from deltahub.registry.db.session import repository_key
 from deltahub.registry.errors import DataLost
 from deltahub.registry.ingest.pipeline import Ingest
 from deltahub.registry.quotas.usage import measure
@@ -59,7 +60,7 @@ def ingest(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
         describe(context.registry, context.reader, revision_id)
         queued = after_ingest(context.registry, context.reader, revision_id)
         apply_rule(context.registry, repository_id)
-        with context.registry.db.write() as session:
+        with context.registry.db.write_beside(repository_key(repository_id)) as session:
             if session.get(Repository, repository_id) is not None:
                 measure(session, repository_id)
         return queued

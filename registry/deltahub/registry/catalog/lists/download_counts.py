@@ -65,7 +65,7 @@ class DownloadCounts:
         if not waiting:
             return
         try:
-            with reg.db.write() as session:
+            with reg.db.write_beside() as session:
                 for (repository_id, created_at), n in sorted(waiting.items()):
                     session.execute(
                         update(Repository)

@@ -26,7 +26,7 @@ from deltahub.registry.store_url import S3Location, overlap
 from deltahub.registry.stores import places as records
 from deltahub.registry.stores.current import OBJECTS, StoreOpener
 from deltahub.registry.stores.places import FOLDER, Place, Places
-from deltahub.registry.stores.write_locks import WriteLocks
+from deltahub.registry.stores.write_locks import write_locks_of
 
 # The hub is switched when a pass over all objects found no more than this left to copy.
 FEW_OBJECTS: Final = 64
@@ -163,9 +163,8 @@ def _finish(
     moved.copied = copier.copied
     copier.is_live = True
     waiting = f"waiting for uploads that still write to {previous.name}"
-    WriteLocks(reg.data_dir).wait_for_writers(
-        previous.mark, lambda: progress(waiting, is_step=True)
-    )
+    with closing(write_locks_of(reg.db, reg.data_dir)) as locks:
+        locks.wait_for_writers(previous.mark, lambda: progress(waiting, is_step=True))
     copier.copy_all()
     copier.delete_strays()
     copier.check_all()
