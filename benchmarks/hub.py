@@ -53,12 +53,16 @@ class EmbeddedHub:
     """`deltahub serve` on a data folder and a free loopback port, until the block ends."""
 
     def __init__(
-        self, data_dir: Path, log_path: Path, *, token: str = "", **environment: str
+        self, data_dir: Path, log_path: Path, *, token: str = "", code: str = "", **environment: str
     ) -> None:
-        """token: of the administrator, where the folder has a hub already."""
+        """token: of the administrator, where the folder has a hub already.
+
+        code: Python that the server runs first.
+        """
         self.data_dir = data_dir
         self.url = ""
         self.token = token
+        self._code = code
         self._log_path = log_path
         self._environment = environment
         self._process: subprocess.Popen[str] | None = None
@@ -69,7 +73,8 @@ class EmbeddedHub:
         return self._process.pid
 
     def __enter__(self) -> "EmbeddedHub":
-        command = [*_CLI, "serve", "--data-dir", str(self.data_dir), "--port", "0"]
+        start = [*_CLI[:-1], self._code + _CLI[-1]]
+        command = [*start, "serve", "--data-dir", str(self.data_dir), "--port", "0"]
         with self._log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 command,
