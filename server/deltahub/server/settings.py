@@ -130,6 +130,12 @@ class ServerSettings(EnvironmentSettings):
         ge=1,
         description="Connections of one address that are open at once, except of trusted proxies.",
     )
+    workers: int = Field(
+        default=1,
+        ge=1,
+        le=64,
+        description="Server processes of this machine, which share its address.",
+    )
     has_embedded_worker: bool = Field(
         default=True, description="Start a worker process next to the server."
     )

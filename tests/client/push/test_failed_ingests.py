@@ -12,7 +12,7 @@ from deltahub.client.api import jobs
 from deltahub.client.records import PushResult
 from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.jobs import queue
-from deltahub.server.process.supervisor import WorkerSupervisor
+from deltahub.server.process.supervisor import worker_supervisor
 from support.models.model_folders import base_tensors, contents, write_model
 from support.service.hub import RunningHub, running_hub
 
@@ -85,7 +85,7 @@ def test_a_push_says_that_no_worker_lives_and_ends_when_one_does(
     monkeypatch.setattr(jobs, "_PATIENCE_S", 0.5)
     pushing = Pushing(hub, folder, "admin/m")
     pushing.told.wait_for("no worker runs on this hub")
-    worker = WorkerSupervisor(server.data_dir, 1.0, 5.0)
+    worker = worker_supervisor(server.data_dir, 1.0, 5.0)
     worker.start()
     try:
         assert pushing.result().state == "proved"
@@ -130,7 +130,7 @@ def test_a_push_of_a_folder_whose_ingest_failed_starts_it_again(
     assert state_of(server, second.job_id) == "queued"
     third = hub.push(folder, "admin/m", wait=False)
     assert third.job_id == second.job_id
-    worker = WorkerSupervisor(server.data_dir, 1.0, 5.0)
+    worker = worker_supervisor(server.data_dir, 1.0, 5.0)
     worker.start()
     try:
         assert hub.push(folder, "admin/m").state == "proved"
@@ -154,7 +154,7 @@ def test_a_commit_of_other_files_ingests_those_whose_ingest_failed(
 ) -> None:
     fail(server, hub.push(folder, "admin/m", wait=False).job_id)
     (folder / "more.txt").write_text("more")
-    worker = WorkerSupervisor(server.data_dir, 1.0, 5.0)
+    worker = worker_supervisor(server.data_dir, 1.0, 5.0)
     worker.start()
     try:
         assert hub.push(folder, "admin/m").state == "proved"

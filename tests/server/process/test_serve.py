@@ -22,7 +22,7 @@ from deltahub.registry.data_folder import (
     DataFolderLock,
     check_free,
 )
-from deltahub.server.process.supervisor import WorkerSupervisor
+from deltahub.server.process.supervisor import worker_supervisor
 from support import forked
 from support.service.hub import ServedHub, served_hub
 
@@ -121,7 +121,7 @@ def test_a_worker_that_runs_apart_is_no_error(
         Registry.open(Settings(data_dir=tmp_path / "data")) as reg,
         DataFolderLock(reg.data_dir, WORKER_LOCK, WORKER),
     ):
-        supervisor = WorkerSupervisor(reg.data_dir, 1, 5)
+        supervisor = worker_supervisor(reg.data_dir, 1, 5)
         supervisor.start()
         wait_until(lambda: "another worker runs" in caplog.text)
         supervisor.stop()

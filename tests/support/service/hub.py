@@ -29,7 +29,7 @@ from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
 from deltahub.registry.storage.disk import Disk
 from deltahub.server.process.serve import HubServer
-from deltahub.server.process.supervisor import WorkerSupervisor
+from deltahub.server.process.supervisor import Supervisor, worker_supervisor
 from deltahub.server.settings import ServerSettings
 
 START_TIMEOUT_S = 60
@@ -144,7 +144,7 @@ class RunningHub(Hub):
 
     registry: Registry = field(kw_only=True)
     server: HubServer = field(kw_only=True)
-    worker: WorkerSupervisor | None = field(kw_only=True)
+    worker: Supervisor | None = field(kw_only=True)
 
     def user(self, name: str, scope: Any = "write") -> str:
         """Create a user; returns a token."""
@@ -184,7 +184,7 @@ def running_hub(
     with Registry.open(Settings(data_dir=data_dir, **settings), disk) as registry:
         bootstrap.bootstrap_admin(registry)
         token = tokens.create_token(registry, "admin", "admin")
-        worker = WorkerSupervisor(data_dir, 1.0, 5.0) if with_worker else None
+        worker = worker_supervisor(data_dir, 1.0, 5.0) if with_worker else None
         server = HubServer(registry, server_settings, has_worker=with_worker)
         listener = socket.create_server(("127.0.0.1", 0))
         ready: list[str] = []

@@ -36,7 +36,7 @@ def worker(
     status 3, as does one beside a `deltahub gc` that needs the hub to itself. With PostgreSQL any
     number of workers on any machine share the jobs of a hub.
     """
-    from deltahub.workers.parent import die_with_parent
+    from deltahub.registry.parent import die_with_parent
 
     if with_parent:
         die_with_parent()

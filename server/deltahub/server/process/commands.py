@@ -7,7 +7,9 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,8 +19,9 @@ import click
 if TYPE_CHECKING:
     from deltahub.registry.registry import Registry
     from deltahub.registry.settings import Settings
+    from deltahub.server.process.many import ServerProcesses
     from deltahub.server.process.serve import HubServer
-    from deltahub.server.process.supervisor import WorkerSupervisor
+    from deltahub.server.process.supervisor import Supervisor
     from deltahub.server.settings import ServerSettings
 
 _M_ARENA_MAX = -8
@@ -32,10 +35,20 @@ _M_ARENA_MAX = -8
 )
 @click.option("--host", help="Address to bind; by default 127.0.0.1, this machine alone.")
 @click.option("--port", type=click.IntRange(0, 65535), help="By default 8377; 0 takes a free one.")
+@click.option("--workers", type=click.IntRange(1, 64), help="Server processes; by default 1.")
 @click.option("--no-worker", is_flag=True, help="Jobs wait for a `deltahub worker`.")
 @click.option("--access-log", is_flag=True, help="Log every request.")
+@click.option("--listener", type=int, hidden=True, help="Take connections from this descriptor.")
+@click.option("--with-parent", is_flag=True, hidden=True, help="End when standard input ends.")
 def serve(
-    data_dir: Path | None, host: str | None, port: int | None, no_worker: bool, access_log: bool
+    data_dir: Path | None,
+    host: str | None,
+    port: int | None,
+    workers: int | None,
+    no_worker: bool,
+    access_log: bool,
+    listener: int | None,
+    with_parent: bool,
 ) -> None:
     """Run the hub until stopped by Ctrl-C or SIGTERM.
 
@@ -43,8 +56,13 @@ def serve(
     jobs run in a worker process of its own, started here. Exit status: 0 stopped; 1 could not
     start; 2 a setting is wrong; 3 another hub, or `deltahub gc`, has the data folder.
     """
-    # Printed before the imports, because they take a second or more.
-    click.echo("DeltaHub is starting", err=True)
+    if listener is None:
+        # Printed before the imports, because they take a second or more.
+        click.echo("DeltaHub is starting", err=True)
+    if with_parent:
+        from deltahub.registry.parent import die_with_parent
+
+        die_with_parent()
     from deltahub.registry.settings import Settings
     from deltahub.server.connections.redaction import RedactingFormatter
 
@@ -56,7 +74,11 @@ def serve(
     logging.getLogger("deltahub").setLevel(logging.INFO)
     given = {"data_dir": data_dir, "host": host, "port": port}
     chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    _serve(Settings(**chosen), with_worker=not no_worker, access_log=access_log)
+    if listener is not None:
+        _serve_beside(Settings(**chosen), socket.socket(fileno=listener), access_log=access_log)
+    else:
+        how = _How(not no_worker, access_log, workers)
+        _serve(Settings(**chosen), how)
 
 
 class FolderTaken(click.ClickException):
@@ -79,7 +101,38 @@ class WorkerRefused(click.ClickException):
     code = "wrong_setting"
 
 
-def _serve(settings: "Settings", *, with_worker: bool, access_log: bool) -> None:
+@dataclass(frozen=True)
+class _How:
+    """n_servers: processes that answer requests; None for the number of the settings."""
+
+    with_worker: bool
+    access_log: bool
+    n_servers: int | None
+
+
+def _serve_beside(settings: "Settings", listener: socket.socket, *, access_log: bool) -> None:
+    """Run one of several servers. The process that started it has the locks and the worker."""
+    from deltahub.registry.errors import RegistryError
+    from deltahub.registry.registry import Registry
+    from deltahub.registry.storage.base import StoreError
+    from deltahub.server.process.open_files import raise_limit
+    from deltahub.server.process.serve import HubServer
+    from deltahub.server.settings import ServerSettings
+
+    _limit_heaps()
+    raise_limit()
+    own = ServerSettings()
+    try:
+        with Registry.open(settings) as registry:
+            server = HubServer(
+                registry, own, access_log=access_log, has_worker=own.has_embedded_worker
+            )
+            _run(server, listener, None, lambda url: None)
+    except (RegistryError, StoreError, OSError) as error:
+        raise click.ClickException(_cannot_open(settings, error)) from error
+
+
+def _serve(settings: "Settings", how: _How) -> None:
     from deltahub.registry.data_folder import (
         GC,
         RESTORE,
@@ -95,6 +148,7 @@ def _serve(settings: "Settings", *, with_worker: bool, access_log: bool) -> None
 
     # These imports and settings come before anything is created: a missing extra or a wrong setting
     # fails here.
+    from deltahub.server.process.many import ServerProcesses
     from deltahub.server.process.open_files import raise_limit
     from deltahub.server.process.serve import HubServer
     from deltahub.server.settings import ServerSettings
@@ -134,21 +188,35 @@ def _serve(settings: "Settings", *, with_worker: bool, access_log: bool) -> None
         except (RegistryError, StoreError, OSError) as error:
             raise click.ClickException(_cannot_open(settings, error)) from error
         worker = None
-        if with_worker and server_settings.has_embedded_worker:
+        if how.with_worker and server_settings.has_embedded_worker:
             worker = _worker(registry, server_settings)
-        try:
-            server = HubServer(
-                registry,
-                server_settings,
-                access_log=access_log,
-                on_signal=None if worker is None else worker.ask_to_stop,
-                has_worker=worker is not None,
+        n_servers = how.n_servers or server_settings.workers
+        server: HubServer | ServerProcesses
+        if n_servers > 1:
+            server = ServerProcesses(
+                registry.data_dir,
+                listener,
+                n_servers,
+                restart_max_s=server_settings.worker_restart_max_s,
+                grace_s=server_settings.stop_grace_s,
+                access_log=how.access_log,
             )
-        except StoreError as error:
-            raise click.ClickException(_cannot_open(settings, error)) from error
-        _run(server, listener, worker)
+        else:
+            try:
+                server = HubServer(
+                    registry,
+                    server_settings,
+                    access_log=how.access_log,
+                    on_signal=None if worker is None else worker.ask_to_stop,
+                    has_worker=worker is not None,
+                )
+            except StoreError as error:
+                raise click.ClickException(_cannot_open(settings, error)) from error
+        _run(server, listener, worker, lambda url: click.echo(f"DeltaHub is listening on {url}"))
         if worker is not None and worker.is_refused:
             raise WorkerRefused("the worker cannot run with these settings: see above")
+        if isinstance(server, ServerProcesses) and server.is_refused:
+            raise WorkerRefused("the servers cannot run with these settings: see above")
     click.echo("DeltaHub has stopped", err=True)
 
 
@@ -167,13 +235,20 @@ def _make_administrator(registry: "Registry") -> None:
         click.echo("It is not shown again. Keep it: `deltahub login` asks for it.")
 
 
-def _worker(registry: "Registry", settings: "ServerSettings") -> "WorkerSupervisor":
-    from deltahub.server.process.supervisor import WorkerSupervisor
+def _worker(registry: "Registry", settings: "ServerSettings") -> "Supervisor":
+    from deltahub.server.process.supervisor import worker_supervisor
 
-    return WorkerSupervisor(registry.data_dir, settings.worker_restart_max_s, settings.stop_grace_s)
+    return worker_supervisor(
+        registry.data_dir, settings.worker_restart_max_s, settings.stop_grace_s
+    )
 
 
-def _run(server: "HubServer", listener: socket.socket, worker: "WorkerSupervisor | None") -> None:
+def _run(
+    server: "HubServer | ServerProcesses",
+    listener: socket.socket,
+    worker: "Supervisor | None",
+    on_ready: Callable[[str], None],
+) -> None:
     """Run server and worker until stopped; both get a stop signal at the same time."""
     # uvicorn installs its own handlers while it runs. Ours handle signals before that, and the
     # signal that uvicorn raises again after it has stopped, while we clean up.
@@ -185,7 +260,7 @@ def _run(server: "HubServer", listener: socket.socket, worker: "WorkerSupervisor
         # Objects made until now live as long as the process: later collections skip them.
         gc.collect()
         gc.freeze()
-        server.run_on(listener, lambda url: click.echo(f"DeltaHub is listening on {url}"))
+        server.run_on(listener, on_ready)
     finally:
         if worker is not None:
             worker.stop()

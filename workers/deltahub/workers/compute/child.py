@@ -21,11 +21,11 @@ from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import JobFailed, RegistryError
 from deltahub.registry.jobs.owners import require_worker
 from deltahub.registry.jobs.transient import code_of, is_transient
+from deltahub.registry.parent import die_with_parent
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
 from deltahub.registry.storage.base import StoreError
 from deltahub.workers.compute.context import ComputeContext, Step
-from deltahub.workers.parent import die_with_parent
 
 log = logging.getLogger(__name__)
 

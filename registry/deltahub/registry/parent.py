@@ -1,4 +1,4 @@
-"""Ends a worker when the server that started it ends, however the server dies."""
+"""Ends a process when the one that started it ends, however that one dies."""
 
 import ctypes
 import os
