@@ -12,10 +12,12 @@ from sqlalchemy import text
 from deltahub.registry import Registry
 from deltahub.registry.data_folder import WORKER_LOCK
 from deltahub.registry.db.tables.jobs import Job
+from deltahub.registry.jobs import queue, requests
 from deltahub.registry.leases import lease
+from deltahub.registry.leases.lease import HeldLease
 from support.forked import Fork
 from support.registry.engine_jobs import enqueue, launch, look, steps, wait_for
-from support.registry.opened import opened_registry
+from support.registry.opened import caller, opened_registry
 from support.service.postgresql import postgresql_server
 
 StartWorker = Callable[[], Fork]
@@ -149,3 +151,20 @@ def test_no_workflow_and_no_lease_is_left(reg: Registry, start_worker: StartWork
     assert workers(reg) == set()
     with reg.db.read() as session:
         assert session.query(Job).filter(Job.worker_id.is_not(None)).count() == 0
+
+
+def test_a_job_says_which_worker_it_waits_for(reg: Registry, start_worker: StartWorker) -> None:
+    ann = caller(reg, "waiting")
+    with reg.db.write() as session:
+        job_id = queue.enqueue(session, "count", {"n": 1}, user_id=ann.user_id, lane=queue.GPU)
+    with HeldLease(
+        reg.db, WORKER_LOCK, "deltahub worker", is_shared=True, about={"queues": ["io", "cpu"]}
+    ) as held:
+        held.mark_looked()
+        deadline = time.monotonic() + 20
+        while not workers(reg):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        waits_for = requests.get_job(reg, ann, job_id).waits_for
+    assert waits_for is not None
+    assert "deltahub worker --queues gpu" in waits_for

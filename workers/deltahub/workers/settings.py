@@ -1,6 +1,6 @@
 """Settings of the worker process, with units and defaults, read from DELTAHUB_WORKER_*."""
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
@@ -9,8 +9,6 @@ from deltahub.registry.jobs import queue
 from deltahub.registry.settings import EnvironmentSettings
 
 Queue = Literal["io", "cpu", "gpu"]
-# What people call the lanes of jobs.
-LANES: Final = {"io": queue.STORE, "cpu": queue.COMPUTE, "gpu": queue.GPU}
 
 
 class WorkerSettings(EnvironmentSettings):
@@ -74,4 +72,6 @@ class WorkerSettings(EnvironmentSettings):
     def n_turns(self) -> dict[str, int]:
         """Lane -> jobs of it that run at once in this process."""
         n_of = {"io": self.concurrency}
-        return {LANES[name]: n_of.get(name, self.compute_concurrency) for name in self.queues}
+        return {
+            queue.QUEUES[name]: n_of.get(name, self.compute_concurrency) for name in self.queues
+        }

@@ -31,6 +31,8 @@ WITHDRAW = "withdraw"
 # on a GPU; all others store what was pushed.
 STORE, COMPUTE, GPU = "store", "compute", "gpu"
 ASKED = (COMPUTE, GPU)
+# What people call the lanes: a worker may run the jobs of some of them.
+QUEUES = {"io": STORE, "cpu": COMPUTE, "gpu": GPU}
 # Longest log of a job, in lines, and its longest line, in characters.
 MAX_LINES = 1000
 MAX_LINE = 2000

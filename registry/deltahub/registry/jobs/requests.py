@@ -14,6 +14,7 @@ from deltahub.registry.db.session import ReadSession, note_job_change
 from deltahub.registry.db.tables.jobs import Job, JobLine
 from deltahub.registry.errors import InvalidRequest, JobFailed, JobNotFound, RegistryError
 from deltahub.registry.jobs import health, queue
+from deltahub.registry.leases import signs_of_life
 from deltahub.registry.names import quoted
 from deltahub.registry.registry import Registry
 
@@ -189,6 +190,13 @@ def _waits_for(reg: Registry, job: Job) -> str | None:
         return f"a worker: {problem}"
     if job.state == "running":
         return None
+    served = signs_of_life.served_queues(reg)
+    (needed,) = (name for name, lane in queue.QUEUES.items() if lane == job.lane)
+    if served is not None and needed not in served:
+        return (
+            f"a worker that runs the queue {needed}: the operator starts one with"
+            f" `deltahub worker --queues {needed}`"
+        )
     if job.error is not None:
         again = "" if job.retry_at is None else f" at {job.retry_at:%H:%M:%S} UTC"
         return f"its next attempt{again}, because the last one failed: {job.error}"

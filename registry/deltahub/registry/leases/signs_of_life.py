@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Final
 
 from deltahub.registry.data_folder import WORKER_LOCK
-from deltahub.registry.leases.lease import seconds_since_look
+from deltahub.registry.leases.lease import live, seconds_since_look
 from deltahub.registry.registry import Registry
 
 SEEN_FILE: Final = "worker.seen"
@@ -25,6 +25,15 @@ def mark_gone(reg: Registry) -> None:
     """Note that the hub's only worker ends."""
     with suppress(OSError):
         (reg.data_dir / SEEN_FILE).unlink()
+
+
+def served_queues(reg: Registry) -> set[str] | None:
+    """The queues whose jobs some worker runs; None if the hub's workers do not say."""
+    if reg.db.is_sqlite:
+        return None
+    with reg.db.read() as session:
+        workers = live(session, WORKER_LOCK)
+    return {queue for worker in workers for queue in worker.about.get("queues", ())}
 
 
 def silent_s(reg: Registry) -> float | None:
