@@ -82,7 +82,7 @@ def _work(data_dir: Path | None, asked: dict[str, Any], stop: threading.Event) -
     except (RegistryError, StoreError, OSError) as error:
         raise click.ClickException(f"{cannot_open}: {error}") from error
     try:
-        about = {"queues": worker_settings.queues, "device": worker_settings.device}
+        about = {"queues": worker_settings.queue_names, "device": worker_settings.device}
         with together(registry, WORKER_LOCK, WORKER, about, _end) as held:
             status = _run(registry, worker_settings, held, stop)
         # Unfinished jobs block in threads that cannot be joined.

@@ -1,14 +1,10 @@
 """Settings of the worker process, with units and defaults, read from DELTAHUB_WORKER_*."""
 
-from typing import Annotated, Any, Literal
-
 from pydantic import Field, field_validator
-from pydantic_settings import NoDecode, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
 
 from deltahub.registry.jobs import queue
 from deltahub.registry.settings import EnvironmentSettings
-
-Queue = Literal["io", "cpu", "gpu"]
 
 
 class WorkerSettings(EnvironmentSettings):
@@ -30,9 +26,8 @@ class WorkerSettings(EnvironmentSettings):
         ge=512 << 20,
         description="Memory that a job that computes may take; more ends it with an error.",
     )
-    queues: Annotated[tuple[Queue, ...], NoDecode] = Field(
-        default=("io", "cpu", "gpu"),
-        min_length=1,
+    queues: str = Field(
+        default="io,cpu,gpu",
         description="Which jobs this process runs, separated by commas: io, cpu, gpu.",
     )
     device: str = Field(
@@ -63,15 +58,27 @@ class WorkerSettings(EnvironmentSettings):
         default=259200.0, ge=0, description="How long such a job is repeated before it fails."
     )
 
-    @field_validator("queues", mode="before")
+    @field_validator("queues")
     @classmethod
-    def _split(cls, value: Any) -> Any:
-        return [each.strip() for each in value.split(",")] if isinstance(value, str) else value
+    def _check_queues(cls, value: str) -> str:
+        for name in _names(value):
+            if name not in queue.QUEUES:
+                raise ValueError(f"{name!r} is no queue: one of {', '.join(queue.QUEUES)}")
+        return value
+
+    @property
+    def queue_names(self) -> list[str]:
+        return _names(self.queues)
 
     @property
     def n_turns(self) -> dict[str, int]:
         """Lane -> jobs of it that run at once in this process."""
         n_of = {"io": self.concurrency}
         return {
-            queue.QUEUES[name]: n_of.get(name, self.compute_concurrency) for name in self.queues
+            queue.QUEUES[name]: n_of.get(name, self.compute_concurrency)
+            for name in self.queue_names
         }
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",")]
