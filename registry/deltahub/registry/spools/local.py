@@ -76,7 +76,6 @@ class LocalSpool:
 
     def discard(self, upload_id: str) -> None:
         """Delete the file, if there is one."""
-        self.kept.take(upload_id)
         with translated(upload_id):
             try:
                 self.disk.unlink(self.path(upload_id))
@@ -123,7 +122,7 @@ class LocalUpload(LocalClaim):
         fd = _open_locked(spool, upload_id)
         try:
             size = os.fstat(fd).st_size
-            hashes = spool.kept.take(upload_id)
+            hashes = spool.kept.take(_version(upload_id, fd))
             if hashes is None or hashes.n_bytes != size or hashes.total != total:
                 # Another process wrote the file, or this one was restarted: hash the file's bytes.
                 # If the writer was killed, the bytes and the name may not be durable yet.
@@ -174,7 +173,7 @@ class LocalUpload(LocalClaim):
             if self._hashes.n_bytes != self._durable.n_bytes:
                 self.roll_back()
             if self._spool.size(self._upload_id) == self.size:
-                self._spool.kept.keep(self._upload_id, self._durable)
+                self._spool.kept.keep(_version(self._upload_id, self._fd), self._durable)
         finally:
             self._spool.disk.close(self._fd)
             self._fd = -1
@@ -202,6 +201,12 @@ def _open_locked(spool: LocalSpool, upload_id: str) -> int:
             raise
         # The upload was finished or discarded between opening and locking: open it again.
         spool.disk.close(fd)
+
+
+def _version(upload_id: str, fd: int) -> str:
+    """A name of the file's bytes: another process may have put as many others in their place."""
+    found = os.fstat(fd)
+    return f"{upload_id} {found.st_ino} {found.st_mtime_ns}"
 
 
 def _is_same_file(fd: int, path: Path) -> bool:
