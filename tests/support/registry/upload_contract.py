@@ -26,6 +26,10 @@ from deltahub.registry.uploads.landing import LandingStatus, begin, complete_upl
 from support.registry.opened import caller, sha256_of
 
 
+# The examples share a hub, and the subclasses these tests.
+_SHARED = [HealthCheck.function_scoped_fixture, HealthCheck.differing_executors]
+
+
 def landed(reg: Registry, state: LandingStatus) -> bytes:
     out = bytearray(state.size)
     reg.store.get_into(landing_key(state.id), 0, memoryview(out))
@@ -70,7 +74,12 @@ class UploadContract:
         assert row.git_blob_id == "e69de29bb2d1d6434b8b29ae775ad8c2e48c5391"
 
     @settings(
-        max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+        max_examples=15,
+        deadline=None,
+        suppress_health_check=[
+            HealthCheck.function_scoped_fixture,
+            HealthCheck.differing_executors,
+        ],
     )
     @given(draw=st.data())
     def test_processes_that_take_turns_make_the_same_upload(

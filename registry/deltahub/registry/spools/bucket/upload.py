@@ -104,9 +104,8 @@ class BucketUpload:
         kept = self._kept
         self._sender.go_on(self._sender.upload_id, kept.parts)
         self._old_tails = []
-        if self._recorded != kept:
-            self._record(kept.tail)
-            self._kept = self._recorded
+        self._record(kept.tail)
+        self._kept = self._recorded
         self._close_file()
         self._tail = kept.tail
         self.size, self._hashes = kept.received, _copy(self._hashes_kept)
@@ -169,6 +168,8 @@ class BucketUpload:
                 with cancellation.unstoppable():
                     self._record(self._saved_tail())
                 self._keep()
+            if self._sender.upload_id != self._recorded.multipart_id:
+                self._sender.abort()  # no row names it
             if not self._is_settled:
                 rows.release(self._spool.db, self._id, self._token)
                 if self._hashes_kept is not None and self._kept == self._recorded:
