@@ -18,6 +18,7 @@ from deltahub.registry.maintenance import clock
 from deltahub.registry.maintenance.fsck.run import fsck
 from deltahub.registry.maintenance.gc.apply import apply_gc
 from deltahub.registry.maintenance.gc.plan import plan_gc
+from deltahub.registry.maintenance.move.run import move
 from deltahub.registry.spools.bucket import leases, rows, sizes
 from deltahub.registry.storage.keys import landing_key, spool_key
 from deltahub.registry.uploads.discard import drop_upload
@@ -26,6 +27,7 @@ from deltahub.registry.uploads.small_files import SmallFiles
 from support.registry.opened import caller, sha256_of, upload
 from support.registry.upload_contract import UploadContract, landed, spooled
 from support.service.machines import SharedHub
+from support.service.seaweedfs import S3Service
 
 # S3 takes no smaller part.
 PART = 5 << 20
@@ -332,3 +334,25 @@ def test_a_disk_that_is_smaller_than_an_upload_is_enough(
 ) -> None:
     monkeypatch.setattr(reg.disk, "free_bytes", lambda _: 300 << 20)
     begin(reg, alice, "a" * 64, 1 << 39)
+
+
+@pytest.mark.parametrize("to", ["", "another bucket"])
+def test_an_upload_begins_again_when_the_hub_moves(
+    reg: Registry, alice: Caller, service: S3Service, to: str
+) -> None:
+    sha256, size, at = sha256_of(LARGE), len(LARGE), PART + 10
+    receive(reg, alice, sha256, size, 0, [LARGE[:at]])
+
+    def body() -> Iterator[bytes]:
+        yield LARGE[at : at + 10]
+        assert move(reg, to and service.store_url()).is_done
+        yield LARGE[at + 10 :]
+
+    with pytest.raises(UploadOffsetMismatch):
+        receive(reg, alice, sha256, size, at, body())
+    assert status(reg, alice, sha256).received == 0
+    assert receive(reg, alice, sha256, size, 0, [LARGE[:at]]).received == at
+    state = receive(reg, alice, sha256, size, at, [LARGE[at:]])
+    assert landed(reg, state) == LARGE
+    assert spooled(reg) == []
+    assert list(fsck(reg, read_data=True)) == []

@@ -25,7 +25,6 @@ from deltahub.registry.storage.keys import landing_key
 from deltahub.registry.uploads.landing import LandingStatus, begin, complete_upload, receive, status
 from support.registry.opened import caller, sha256_of
 
-
 # The examples share a hub, and the subclasses these tests.
 _SHARED = [HealthCheck.function_scoped_fixture, HealthCheck.differing_executors]
 

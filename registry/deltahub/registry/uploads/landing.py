@@ -156,12 +156,14 @@ def receive(
     try:
         with translated_store_errors(), reg.spool.open(upload.id, total_size) as file:
             try:
-                return _receive(reg, caller, upload, file, offset, chunks, length)
+                return _receive(reg, caller, upload, file, _Part(offset, chunks, length))
             except PartsLost as exc:
                 file.restart()
                 raise UploadOffsetMismatch(
                     f"what the hub had of {sha256} is gone ({exc}); send it again from byte 0"
                 ) from exc
+    except UploadOffsetMismatch:
+        raise
     except Conflict:
         # The other connection may have completed or dropped the upload.
         found = status(reg, caller, sha256)
@@ -170,17 +172,24 @@ def receive(
         return found
 
 
+@dataclass(frozen=True)
+class _Part:
+    """What a request sends; length as in receive()."""
+
+    offset: int
+    chunks: Iterable[Buffer]
+    length: int | None
+
+
 def _receive(
     reg: Registry,
     caller: Caller | None,
     upload: LandingStatus,
     file: UnfinishedUpload,
-    offset: int,
-    chunks: Iterable[Buffer],
-    length: int | None,
+    part: _Part,
 ) -> LandingStatus:
+    sha256, total_size, offset, length = upload.sha256, upload.size, part.offset, part.length
     # The connection that had the file before may have completed or dropped the upload.
-    sha256, total_size = upload.sha256, upload.size
     try:
         upload = status(reg, caller, sha256)
     except UploadNotFound:
@@ -196,7 +205,7 @@ def _receive(
             f"the hub has {file.size} bytes of {sha256}; continue from there, not at {offset}"
         )
     end = total_size if length is None else offset + length
-    _append(file, chunks, end)
+    _append(file, part.chunks, end)
     if file.size < end and length is not None:
         raise SizeMismatch(
             f"the body announced {length} bytes and ended after {file.size - offset}; "

@@ -3,6 +3,7 @@
 import logging
 import secrets
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -151,13 +152,13 @@ class BucketUpload:
                 if not rows.settle(session, self._id, self._token):
                     return
         self._is_whole_but_unsaved = False
-        self._sender.abort()
-        if self._recorded.tail is not None:
-            self._old_tails.append(self._recorded.tail.id)
         keys = [spool_key(tail_id) for tail_id in self._old_tails]
+        if self._recorded.tail is not None:
+            keys.append(spool_key(self._recorded.tail.id))
         if self._key != landing_key(self._id):
             keys.append(self._key)
-        if keys:
+        with _left_to_gc(self._id):
+            self._sender.abort()
             self._spool.store.delete_together(keys)
 
     def close(self) -> None:
@@ -168,8 +169,6 @@ class BucketUpload:
                 with cancellation.unstoppable():
                     self._record(self._saved_tail())
                 self._keep()
-            if self._sender.upload_id != self._recorded.multipart_id:
-                self._sender.abort()  # no row names it
             if not self._is_settled:
                 rows.release(self._spool.db, self._id, self._token)
                 if self._hashes_kept is not None and self._kept == self._recorded:
@@ -243,15 +242,17 @@ class BucketUpload:
         self._kept, self._hashes_kept = self._recorded, _copy(self._hashes)
         gone, self._old_tails = self._old_tails, []
         if gone:
-            self._spool.store.delete_together([spool_key(tail_id) for tail_id in gone])
+            with _left_to_gc(self._id):
+                self._spool.store.delete_together([spool_key(tail_id) for tail_id in gone])
 
     def _store_file(self, sha256: str) -> Hashes:
         """Write an upload that is no larger than a part, once its SHA-256 is compared."""
         file = self._filling()
         hashes = self._hashes if self._hashes is not None else file.hashes()
         if hashes.sha256 == sha256:
-            self._spool.store.put(landing_key(self._id), file.pieces())
+            # If the bucket is away, it does not take a tail, either.
             self._is_whole_but_unsaved = False
+            self._spool.store.put(landing_key(self._id), file.pieces())
         return hashes
 
     def _pieces(self, key: str, size: int) -> Iterator[memoryview]:
@@ -264,6 +265,15 @@ class BucketUpload:
         if self._file is not None:
             self._file.close()
         self._file = None
+
+
+@contextmanager
+def _left_to_gc(upload_id: str) -> Iterator[None]:
+    """A context in which nothing has to succeed, because no row names what is deleted."""
+    try:
+        yield
+    except StoreError as exc:
+        log.warning("upload=%s gc deletes what is left of its parts: %s", upload_id, exc)
 
 
 def _copy(hashes: Hashes | None) -> Hashes | None:
