@@ -143,15 +143,16 @@ class BucketUpload:
         return hashes
 
     def settle(self, session: WriteSession) -> bool:
+        self._is_whole_but_unsaved = False
         self._is_settled = rows.settle(session, self._id, self._token)
         return self._is_settled
 
     def discard(self) -> None:
         if not self._is_settled:
             with self._spool.db.write() as session:
-                if not rows.settle(session, self._id, self._token):
-                    return
-        self._is_whole_but_unsaved = False
+                is_ours = self.settle(session)
+            if not is_ours:
+                return
         keys = [spool_key(tail_id) for tail_id in self._old_tails]
         if self._recorded.tail is not None:
             keys.append(spool_key(self._recorded.tail.id))
