@@ -4,6 +4,7 @@ import hashlib
 import itertools
 import threading
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from datetime import timedelta
 
 import pytest
@@ -21,7 +22,9 @@ from deltahub.registry.errors import (
     UploadOffsetMismatch,
 )
 from deltahub.registry.names import LFS_BYTES
+from deltahub.registry.spools.base import UnfinishedUpload
 from deltahub.registry.storage.keys import landing_key
+from deltahub.registry.uploads.discard import drop_upload
 from deltahub.registry.uploads.landing import LandingStatus, begin, complete_upload, receive, status
 from support.registry.opened import caller, sha256_of
 
@@ -248,6 +251,26 @@ class UploadContract:
         with pytest.raises(UploadNotFound):
             receive(reg, alice, sha256_of(data), len(data), 0, body())
         assert list(reg.store.list("")) == []
+
+    def test_an_upload_that_was_dropped_and_has_begun_again_is_another_one(
+        self, reg: Registry, other: Registry, alice: Caller, data: bytes
+    ) -> None:
+        sha256, size = sha256_of(data), len(data)
+        opened = reg.spool.open
+
+        def open_late(upload_id: str, total: int) -> AbstractContextManager[UnfinishedUpload]:
+            reg.spool.open = opened  # type: ignore[method-assign]
+            drop_upload(other, alice, sha256)
+            receive(other, alice, sha256, size, 0, [data[:10]])
+            return opened(upload_id, total)
+
+        reg.spool.open = open_late  # type: ignore[method-assign]
+        with pytest.raises(Conflict):
+            receive(reg, alice, sha256, size, 0, [data])
+        assert status(reg, alice, sha256).received == 10
+        state = receive(reg, alice, sha256, size, 10, [data[10:]])
+        assert landed(other, state) == data
+        assert spooled(reg) == []
 
     def test_every_part_keeps_the_upload_for_longer(
         self, reg: Registry, alice: Caller, data: bytes

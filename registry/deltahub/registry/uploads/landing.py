@@ -191,13 +191,16 @@ def _receive(
     sha256, total_size, offset, length = upload.sha256, upload.size, part.offset, part.length
     # The connection that had the file before may have completed or dropped the upload.
     try:
-        upload = status(reg, caller, sha256)
+        found = status(reg, caller, sha256)
     except UploadNotFound:
         file.discard()
         raise
-    if upload.is_complete:
+    if found.is_complete or found.id != upload.id:
         file.discard()
-        return upload
+    if found.is_complete:
+        return found
+    if found.id != upload.id:
+        raise SpoolBusy("this upload was dropped, and has begun again, on another connection")
     if offset == 0:
         file.restart()
     if file.size != offset:
