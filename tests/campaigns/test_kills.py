@@ -19,8 +19,9 @@ from support.registry.crash_rounds import check, write_models, zygote
 from support.registry.crash_workload import ROUNDS_KEPT
 
 KILLS = int(os.environ.get("DELTAHUB_KILLS", "100"))
-# Kills at the others are in tests/registry/reencode/withdraw and tests/registry/maintenance.
+# Kills at the others are in tests/registry/reencode/withdraw, tests/registry/maintenance, tests/s3.
 ELSEWHERE = (
+    "bucket_spool.",
     "withdraw.",
     "repair.",
     "backup.",

@@ -7,6 +7,7 @@ import pytest
 from deltahub.registry.settings import Settings
 from deltahub.registry.storage.s3.store import S3Store
 from deltahub.registry.store_url import S3Location
+from support.service.machines import SharedHub, migrated_server, shared_hub
 from support.service.s3_faults import S3Faults, s3_faults
 from support.service.seaweedfs import S3Service, s3_service
 
@@ -38,3 +39,17 @@ def faulty_store(faults: S3Faults, store_url: str) -> Iterator[S3Store]:
     store = S3Store(S3Location.parse(store_url), settings)
     yield store
     store.close()
+
+
+@pytest.fixture(scope="session")
+def database_server() -> Iterator[str]:
+    with migrated_server() as server:
+        yield server
+
+
+@pytest.fixture
+def shared(service: S3Service, database_server: str, monkeypatch: pytest.MonkeyPatch) -> SharedHub:
+    """A new hub for several machines, which the environment lets find its bucket."""
+    for name, value in service.environment.items():
+        monkeypatch.setenv(name, value)
+    return shared_hub(database_server, service)

@@ -13,16 +13,19 @@ from deltahub.registry.db import schema
 from deltahub.registry.db.session import Database
 from deltahub.registry.errors import DataLost
 from deltahub.registry.settings import Settings
+from deltahub.registry.spools.base import Spool
+from deltahub.registry.spools.bucket.spool import BucketSpool
+from deltahub.registry.spools.by_place import SpoolByPlace
+from deltahub.registry.spools.local import LocalSpool
 from deltahub.registry.storage.cache.object_cache import ObjectCache
 from deltahub.registry.storage.disk import Disk, Folders
 from deltahub.registry.storage.local import translated
 from deltahub.registry.storage.private_files import create_private, make_private
-from deltahub.registry.storage.spool import Spool
 from deltahub.registry.stores.current import OBJECTS, StoreOpener, refuse_half_restored
 from deltahub.registry.stores.deferring import DeferringStore
 
 CACHE = "cache"
-
+SPOOL = "spool"
 
 # How the scratch folders of jobs begin.
 JOB_FOLDER: Final = "job-"
@@ -33,7 +36,7 @@ class Registry:
 
     store    objects: packs, xorbs and complete uploads
     cache    copies of packs that lie in a bucket
-    spool    uploads that are still being received
+    spool    uploads that are still being received; spool_folder: those of this machine
     scratch  a local folder for temporary files, such as packs while they are written
     """
 
@@ -42,7 +45,6 @@ class Registry:
         settings: Settings,
         database: Database,
         store: DeferringStore,
-        spool: Spool,
         disk: Disk,
         cache: ObjectCache | None = None,
     ) -> None:
@@ -50,10 +52,11 @@ class Registry:
         self.data_dir = settings.data_dir.resolve()
         self.db = database
         self.store = store
-        self.spool = spool
         self.disk = disk
         self.cache = cache
         self.scratch = self.data_dir / "scratch"
+        self.spool_folder = self.data_dir / SPOOL
+        self.spool = self._open_spool()
         # Disk space that a cache of this process gives back when the disk gets full, in bytes.
         self.reclaimable_bytes: Callable[[], int] = lambda: 0
 
@@ -76,7 +79,7 @@ class Registry:
         with translated(str(data_dir)):
             data_dir.parent.mkdir(parents=True, exist_ok=True)
             folders = Folders(disk, data_dir)
-            for folder in ("scratch", "spool", OBJECTS):
+            for folder in ("scratch", SPOOL, OBJECTS):
                 folders.ensure(data_dir / folder)
         database = Database(settings.effective_database_url)
         if database.path is not None:
@@ -88,7 +91,7 @@ class Registry:
             with _locked(data_dir / "migrate.lock"):
                 schema.upgrade(database)
                 store = StoreOpener(database, data_dir, settings, disk, cache).current()
-            return cls(settings, database, store, Spool(data_dir / "spool", disk), disk, cache)
+            return cls(settings, database, store, disk, cache)
         except BaseException:
             database.close()
             raise
@@ -113,10 +116,17 @@ class Registry:
                 if schema_checked:
                     raise
                 store = opener.of_damaged_database()
-            return cls(settings, database, store, Spool(data_dir / "spool", disk), disk)
+            return cls(settings, database, store, disk)
         except BaseException:
             database.close()
             raise
+
+    def _open_spool(self) -> Spool:
+        local = LocalSpool(self.spool_folder, self.disk, self.store)
+        if self.db.is_sqlite:
+            return local  # all of its processes share one folder
+        bucket = BucketSpool(self.db, self.store, self.disk, self.scratch)
+        return SpoolByPlace(self.store, local, bucket)
 
     def close(self) -> None:
         self.spool.close()

@@ -5,7 +5,7 @@ import hashlib
 import pytest
 
 from deltahub.registry.names import LFS_BYTES
-from deltahub.registry.storage.spool import Hashes
+from deltahub.registry.storage.checksums import Hashes
 
 
 @pytest.mark.parametrize("size", [LFS_BYTES - 1, LFS_BYTES])

@@ -12,6 +12,7 @@ import pytest
 from deltahub.registry.access import tokens
 from deltahub.registry.db.models import Landing
 from deltahub.registry.maintenance.fsck.run import fsck
+from deltahub.registry.uploads import landing
 from deltahub.server.settings import ServerSettings
 from support.registry.opened import end_token
 from support.service.hf_door import (
@@ -127,6 +128,31 @@ def test_parts_come_in_any_order_at_once_and_again(parts_hub: RunningHub) -> Non
     line = large("w.bin", data)
     assert send_commit(parts_hub, "admin/parts", header(), line).status == 200
     assert files_of(parts_hub, "admin/parts")["w.bin"] == data
+
+
+def leave_whole_but_incomplete(hub: RunningHub, data: bytes) -> None:
+    """As a hub does that is killed after the last byte, before it has made the object."""
+    admin = tokens.authenticate(hub.registry, hub.admin_token)
+    state = landing.begin(hub.registry, admin, digest_of(data), len(data))
+    (hub.registry.spool_folder / state.id).write_bytes(data)
+
+
+def test_an_object_that_is_whole_and_was_not_completed_is_completed_by_the_next_try(
+    hub: RunningHub, name: str, parts_hub: RunningHub
+) -> None:
+    data = os.urandom(120_000)
+    leave_whole_but_incomplete(parts_hub, data)
+    href, links = begin_parts(parts_hub, data)
+    for n, link in links.items():
+        assert parts_hub.call("PUT", link, body=part_of(data, n)).status == 200
+    body = {"oid": digest_of(data), "parts": []}
+    assert parts_hub.call("POST", href, body=body).status == 200
+    whole = os.urandom(3000)
+    leave_whole_but_incomplete(hub, whole)
+    (item,) = batch(hub, name, (digest_of(whole), 3000)).json()["objects"]
+    assert hub.call("PUT", path_of(item["actions"]["upload"]["href"]), body=whole).status == 200
+    (item,) = batch(hub, name, (digest_of(whole), 3000)).json()["objects"]
+    assert "actions" not in item
 
 
 def test_parts_that_lack_one_are_not_complete(parts_hub: RunningHub) -> None:

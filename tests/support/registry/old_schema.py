@@ -27,8 +27,10 @@ INSERT INTO {table} SELECT r.id, e.path, e.file_id, e.mode FROM {owner} r
 
 
 def make_0007(folder: Path) -> None:
-    """Take away what version 0008 added: suspects, and the triggers that note them."""
+    """Take away what later versions added: spooled uploads; suspects, and their triggers."""
     with closing(sqlite3.connect(folder / "data" / DATABASE)) as database:
+        for table in ("spooled_parts", "spooled_uploads"):
+            database.execute(f"DROP TABLE {table}")
         query = "SELECT name FROM sqlite_master WHERE type = 'trigger' AND name LIKE '%_suspect'"
         for (trigger,) in database.execute(query).fetchall():
             database.execute(f"DROP TRIGGER {trigger}")

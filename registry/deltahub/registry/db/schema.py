@@ -12,6 +12,7 @@ from deltahub.registry.db.tables import lists as lists
 from deltahub.registry.db.tables import quotas as quotas
 from deltahub.registry.db.tables import retention as retention
 from deltahub.registry.db.tables import scrub as scrub
+from deltahub.registry.db.tables import spool as spool
 from deltahub.registry.db.tables import stores as stores
 from deltahub.registry.db.tables import suspects as suspects
 from deltahub.registry.db.tables import trees as trees

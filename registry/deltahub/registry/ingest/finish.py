@@ -22,8 +22,9 @@ from deltahub.registry.ingest.scan import Scan
 from deltahub.registry.losses.marks import any_lost
 from deltahub.registry.packs.locations import TensorLocation, resolve_ids
 from deltahub.registry.registry import Registry
-from deltahub.registry.storage.spool import Hashes
-from deltahub.registry.uploads.discard import delete_condemned, drop_landings
+from deltahub.registry.storage.checksums import Hashes
+from deltahub.registry.uploads.condemned import delete_condemned
+from deltahub.registry.uploads.discard import drop_landings
 
 
 @dataclass(frozen=True, slots=True)

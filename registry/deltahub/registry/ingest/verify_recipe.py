@@ -27,8 +27,9 @@ from deltahub.registry.packs.locations import resolve
 from deltahub.registry.packs.switch import insert_tensors, store_and_switch
 from deltahub.registry.packs.writer import PackSpool, SealedPacks
 from deltahub.registry.registry import Registry
-from deltahub.registry.storage.spool import Hashes
-from deltahub.registry.uploads.discard import delete_condemned, drop_landings, drop_unused
+from deltahub.registry.storage.checksums import Hashes
+from deltahub.registry.uploads.condemned import delete_condemned
+from deltahub.registry.uploads.discard import drop_landings, drop_unused
 from deltahub.registry.uploads.landing import upload_not_found
 from deltahub.registry.uploads.recipes import JOB_KIND, find_file, parse_recipe
 

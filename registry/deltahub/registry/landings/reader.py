@@ -6,16 +6,15 @@ from typing import Final
 
 from sqlalchemy import func, select
 
-from deltahub.registry import cancellation
 from deltahub.registry.db.models import Landing
 from deltahub.registry.landings.damage import UploadDamaged, damage_of, mark_damaged
 from deltahub.registry.packs.buffers import allocate_buffer
 from deltahub.registry.registry import Registry
 from deltahub.registry.storage.base import ObjectNotFound, ShortObject
-from deltahub.registry.storage.checksums import BLOCK_BYTES, CHECKSUM_BYTES, block_checks
+from deltahub.registry.storage.checksums import BLOCK_BYTES, CHECKSUM_BYTES, Hashes, block_checks
 from deltahub.registry.storage.keys import landing_key
 from deltahub.registry.storage.refusals import translated_store_errors
-from deltahub.registry.storage.spool import Hashes
+from deltahub.registry.stores.readback import hashes_in
 
 # Checksums that are loaded at once: those of 1 GiB.
 _WINDOW_BLOCKS: Final = 1024
@@ -190,17 +189,4 @@ class LandingReader:
 
 def hashes_of(reg: Registry, key: str, size: int) -> Hashes | None:
     """The hashes of an object of the store; None if it is gone or has another size."""
-    hashes = Hashes(size)
-    buffer = memoryview(bytearray(_RUN_BLOCKS * BLOCK_BYTES))
-    try:
-        if reg.store.size(key) != size:
-            return None
-        while hashes.n_bytes < size:
-            cancellation.check()
-            piece = buffer[: min(len(buffer), size - hashes.n_bytes)]
-            with translated_store_errors():
-                reg.store.get_into(key, hashes.n_bytes, piece)
-            hashes.update(piece)
-    except (ObjectNotFound, ShortObject):
-        return None
-    return hashes
+    return hashes_in(reg.store, key, size)

@@ -120,7 +120,7 @@ def _renew_tokens(session: WriteSession, now: datetime) -> int:
 def _files_ahead(reg: Registry, now: datetime) -> list[Path]:
     """Local files that gc deletes by their age."""
     latest = (now + CLOCK_SLACK).timestamp()
-    folders = [folder for folder in (reg.scratch, reg.spool.root) if folder.is_dir()]
+    folders = [folder for folder in (reg.scratch, reg.spool_folder) if folder.is_dir()]
     found = []
     for path in (path for folder in folders for path in sorted(folder.iterdir())):
         try:

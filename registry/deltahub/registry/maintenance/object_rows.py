@@ -8,9 +8,10 @@ from sqlalchemy.orm import Session
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.models import Landing, Pack, Xorb
 from deltahub.registry.db.tables.scrub import PackCopy
+from deltahub.registry.db.tables.spool import SpooledUpload
 from deltahub.registry.db.tables.stores import DeferredDeletion
 from deltahub.registry.storage.base import ObjectInfo, Store
-from deltahub.registry.storage.keys import COPIES, LANDINGS, PACKS, XORBS, is_hub_key
+from deltahub.registry.storage.keys import COPIES, LANDINGS, PACKS, SPOOL, XORBS, is_hub_key
 
 
 def hub_objects(store: Store) -> Iterator[ObjectInfo]:
@@ -20,6 +21,11 @@ def hub_objects(store: Store) -> Iterator[ObjectInfo]:
     it.
     """
     return (info for info in store.list("") if is_hub_key(info.key))
+
+
+def lasting_objects(store: Store) -> Iterator[ObjectInfo]:
+    """The same without those of unfinished uploads, which are written before any row names them."""
+    return (info for info in hub_objects(store) if not info.key.startswith(SPOOL))
 
 
 def is_known(session: Session, key: str) -> bool:
@@ -45,4 +51,8 @@ def has_row(session: Session, key: str) -> bool:
         return session.scalar(select(PackCopy.id).where(PackCopy.id == row_id)) is not None
     if key.startswith(XORBS):
         return session.get(Xorb, row_id) is not None
+    if key.startswith(SPOOL):
+        # The end of what came, or the whole of what may replace a damaged upload.
+        is_named = (SpooledUpload.tail_id == row_id) | (SpooledUpload.landing_id == row_id)
+        return session.scalar(select(SpooledUpload.landing_id).where(is_named)) is not None
     return key.startswith(LANDINGS) and session.get(Landing, row_id) is not None

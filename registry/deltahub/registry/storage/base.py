@@ -1,6 +1,6 @@
 """The interface and guarantees of every object store, and the errors it may raise."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -44,6 +44,18 @@ class StoreUnavailable(StoreError):
     code = "store_unavailable"
 
 
+class SpoolBusy(StoreUnavailable):
+    """Another connection receives this upload."""
+
+    code = "spool_busy"
+
+
+class PartsLost(StoreUnavailable):
+    """The store lacks parts that were sent, or has others in their place: send all again."""
+
+    code = "parts_lost"
+
+
 class InvalidKey(StoreError):
     """A key that keys.py does not build."""
 
@@ -69,6 +81,47 @@ class Unfinished:
     key: str
     size: int
     modified_at: datetime
+
+
+@dataclass(frozen=True)
+class SentPart:
+    """A part that the store has confirmed. etag: its name for these bytes. crc32: as S3 writes it.
+
+    number: from 1 on; an object has the bytes of its parts in this order.
+    """
+
+    number: int
+    size: int
+    etag: str
+    crc32: str
+
+
+class PartStore(Protocol):
+    """Writes objects in parts. Any process may go on with an upload that another one has begun.
+
+    A reader sees the object once it is finished, and until then what was there before. All methods
+    raise PartsLost if the upload has ended.
+    """
+
+    def begin(self, key: str) -> str:
+        """The id of a new upload."""
+        ...
+
+    def send(self, key: str, upload_id: str, number: int, fd: int, size: int) -> SentPart:
+        """Send the first `size` bytes of an open file as a part, in place of an earlier one."""
+        ...
+
+    def finish(self, key: str, upload_id: str, parts: Sequence[SentPart]) -> bool:
+        """Make the object of these parts, or find it made. PartsLost without one of them.
+
+        Whether the store's checksums prove that the object has these parts. If not, it has their
+        size, and the caller reads it.
+        """
+        ...
+
+    def abort(self, key: str, upload_id: str) -> None:
+        """End the upload and delete its parts. It can never be finished after that."""
+        ...
 
 
 class Store(Protocol):
@@ -138,6 +191,10 @@ class Store(Protocol):
 
         If its process still works after all, its put fails, and nothing of it is visible.
         """
+        ...
+
+    def parts(self) -> PartStore | None:
+        """How to write objects in parts; None if the store is one machine's folder."""
         ...
 
     def mark(self) -> str | None:

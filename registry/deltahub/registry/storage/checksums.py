@@ -1,13 +1,15 @@
-"""Checksums of an upload by block, so that any range of it can be verified when it is read.
+"""The hashes of an upload, and its checksums by block, which verify any range when it is read.
 
-The XXH3-64 of each MiB, little-endian, seeded by the block's number, so that a block that was
-written to another place does not check either. The last block may be shorter.
+A checksum is the XXH3-64 of a MiB, little-endian, seeded by the block's number, so that a block
+that was written to another place does not check either. The last block may be shorter.
 """
 
+import hashlib
 from typing import Final
 
 import xxhash
 
+from deltahub.registry.names import LFS_BYTES
 from deltahub.registry.storage.base import Buffer
 
 BLOCK_BYTES: Final = 1 << 20
@@ -44,6 +46,52 @@ class BlockChecksums:
         twin._whole = self._whole.copy()
         twin._block = self._block.copy()
         twin._n_block = self._n_block
+        return twin
+
+
+class Hashes:
+    """SHA-256 and block checksums of the bytes so far, and SHA-1 of a git blob of `total` bytes.
+
+    For a file of LFS_BYTES or more there is no SHA-1, because git stores only a pointer to it.
+    """
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.n_bytes = 0
+        self._sha256 = hashlib.sha256()
+        self._blocks = BlockChecksums()
+        # SHA-1 is not for security here: it is the name of a git blob.
+        blob = None if total >= LFS_BYTES else hashlib.sha1(usedforsecurity=False)
+        if blob is not None:
+            blob.update(b"blob %d\0" % total)
+        self._git = blob
+
+    def update(self, data: Buffer) -> None:
+        self._sha256.update(data)
+        self._blocks.update(data)
+        if self._git is not None:
+            self._git.update(data)
+        self.n_bytes += memoryview(data).nbytes
+
+    @property
+    def sha256(self) -> str:
+        return self._sha256.hexdigest()
+
+    @property
+    def git_blob_id(self) -> str | None:
+        return None if self._git is None else self._git.hexdigest()
+
+    @property
+    def checksums(self) -> bytes:
+        """The table of checksums by block (checksums.py)."""
+        return self._blocks.table()
+
+    def copy(self) -> "Hashes":
+        twin = Hashes.__new__(Hashes)
+        twin.total, twin.n_bytes = self.total, self.n_bytes
+        twin._sha256 = self._sha256.copy()
+        twin._blocks = self._blocks.copy()
+        twin._git = None if self._git is None else self._git.copy()
         return twin
 
 

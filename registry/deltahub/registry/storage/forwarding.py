@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from deltahub.registry.storage.base import Buffer, ObjectInfo, Store, Unfinished
+from deltahub.registry.storage.base import Buffer, ObjectInfo, PartStore, Store, Unfinished
 
 
 class ForwardingStore:
@@ -53,6 +53,9 @@ class ForwardingStore:
 
     def link(self, key: str, start: int, end: int, lifetime_s: int) -> str | None:
         return self.inner.link(key, start, end, lifetime_s)
+
+    def parts(self) -> PartStore | None:
+        return self.inner.parts()
 
     def mark(self) -> str | None:
         return self.inner.mark()

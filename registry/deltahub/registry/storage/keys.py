@@ -9,11 +9,14 @@ PACKS = "packs/"
 LANDINGS = "landing/"
 XORBS = "xorbs/"
 COPIES = "copies/"
+SPOOL = "spool/"
 MAX_KEY = 200
 
 _PART = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _ID = re.compile(r"[0-9a-f]{32}")
-_HUB_KEY = re.compile(r"(?:landing/|(?:packs|xorbs|copies)/([0-9a-f]{2})/(?=\1))[0-9a-f]{32}")
+_HUB_KEY = re.compile(
+    r"(?:landing/|spool/|(?:packs|xorbs|copies)/([0-9a-f]{2})/(?=\1))[0-9a-f]{32}"
+)
 
 
 def pack_key(pack_id: str) -> str:
@@ -34,6 +37,13 @@ def xorb_key(xorb_id: str) -> str:
 def second_copy_key(copy_id: str) -> str:
     """The key of a second copy, by its own random id: a later copy of the pack has another key."""
     return f"{COPIES}{_checked_id(copy_id)[:2]}/{copy_id}"
+
+
+def spool_key(random_id: str) -> str:
+    """The key of bytes of an unfinished upload. Each has a random id, which is never given again:
+    who writes or deletes late does not touch what came after.
+    """
+    return f"{SPOOL}{_checked_id(random_id)}"
 
 
 @lru_cache(1024)  # reads use the same few packs again and again

@@ -229,6 +229,9 @@ class FileStore(NoCache):
                 return False
         return True
 
+    def parts(self) -> None:
+        return None
+
     def mark(self) -> str | None:
         with translated(MARK):
             mark = self._read_mark()

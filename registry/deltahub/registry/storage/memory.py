@@ -72,6 +72,9 @@ class MemoryStore(NoCache):
     def discard_unfinished(self, unfinished: Unfinished) -> bool:
         return False
 
+    def parts(self) -> None:
+        return None
+
     def mark(self) -> str | None:
         return self._mark
 

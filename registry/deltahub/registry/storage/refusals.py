@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from deltahub.registry.errors import Conflict, StorageFull, Unavailable
-from deltahub.registry.storage.base import StoreFull, StoreUnavailable
-from deltahub.registry.storage.spool import SpoolBusy
+from deltahub.registry.storage.base import SpoolBusy, StoreFull, StoreUnavailable
 
 
 @contextmanager

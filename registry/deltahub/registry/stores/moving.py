@@ -41,10 +41,12 @@ from deltahub.registry.storage.base import (
     Buffer,
     ObjectInfo,
     ObjectNotFound,
+    PartStore,
     Store,
     StoreError,
     Unfinished,
 )
+from deltahub.registry.stores.parts import PlacedParts
 from deltahub.registry.stores.places import Place, Places
 
 log = logging.getLogger(__name__)
@@ -142,6 +144,13 @@ class MovingStore:
         if time.monotonic() >= self._known_until:
             self._look()
         return None if self._places.previous else self._current.link(key, start, end, lifetime_s)
+
+    def parts(self) -> PartStore | None:
+        """Those of the current place, until a move: an upload does not move, and begins again."""
+        if time.monotonic() >= self._known_until:
+            self._look()
+        parts = self._current.parts()
+        return None if parts is None else PlacedParts(parts, self._written_store)
 
     def unfinished(self) -> Iterator[Unfinished]:
         """Those of the current place. What was begun in another one stays there."""

@@ -55,6 +55,9 @@ class UnknownStore(NoCache):
     def link(self, key: str, start: int, end: int, lifetime_s: int) -> str | None:
         _refuse()
 
+    def parts(self) -> None:
+        return None
+
     def mark(self) -> str | None:
         return None
 

@@ -37,7 +37,8 @@ from deltahub.registry.uploads.client_pack_index import (
     choose_frames,
     other_packs,
 )
-from deltahub.registry.uploads.discard import delete_condemned, drop_unused
+from deltahub.registry.uploads.condemned import delete_condemned
+from deltahub.registry.uploads.discard import drop_unused
 from deltahub.registry.uploads.known_tensors import find_readable
 from deltahub.registry.uploads.landing import complete_upload
 from deltahub.registry.uploads.verify_frames import FrameVerifier

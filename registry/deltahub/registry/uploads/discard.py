@@ -1,10 +1,9 @@
 """Deletes uploads that their sender drops, and landed files once nothing needs them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-from sqlalchemy import delete, exists, select, update
+from sqlalchemy import exists, select, update
 
-from deltahub.registry import failpoints
 from deltahub.registry.access.caller import Caller, require_writer
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.models import File, Landing, utc_now
@@ -12,8 +11,8 @@ from deltahub.registry.db.session import WriteSession
 from deltahub.registry.errors import Conflict, UploadNotFound
 from deltahub.registry.names import validate_sha256
 from deltahub.registry.registry import Registry
-from deltahub.registry.storage.keys import landing_key
 from deltahub.registry.uploads import limits
+from deltahub.registry.uploads.condemned import condemn, delete_condemned
 from deltahub.registry.uploads.landing import is_promised
 
 
@@ -30,8 +29,8 @@ def drop_upload(reg: Registry, caller: Caller | None, sha256: str) -> None:
         )
     if upload_id is None:
         raise UploadNotFound(f"you have no upload {sha256}")
-    with reg.spool.locked(upload_id) as is_unused:
-        if not is_unused:
+    with reg.spool.locked(upload_id) as claim:
+        if claim is None:
             raise Conflict(f"upload {sha256} is being received on another connection")
         with reg.db.write() as session:
             is_read = exists().where(File.landing_id == Landing.id)
@@ -44,7 +43,7 @@ def drop_upload(reg: Registry, caller: Caller | None, sha256: str) -> None:
             )
         if dropped is None:
             raise Conflict(f"upload {sha256} is a file of a commit, and goes once that is ingested")
-        reg.spool.discard(upload_id)
+        claim.discard()
     delete_condemned(reg, [upload_id])
     limits.forget(reg, caller)
 
@@ -81,20 +80,7 @@ def drop_unused(session: WriteSession, landing_ids: Iterable[str]) -> list[str]:
         for row in rows:
             if row.id in used or is_promised(row):
                 continue
-            row.state, row.sha256 = "condemned", f"condemned-{row.id}"
-            row.expires_at = utc_now()
+            condemn(row)
             dropped.append(row.id)
     session.flush()
     return dropped
-
-
-def delete_condemned(reg: Registry, landing_ids: Sequence[str]) -> None:
-    """Delete the objects of condemned landings, then their rows."""
-    reg.store.delete_together([landing_key(landing_id) for landing_id in landing_ids])
-    failpoints.reached("landing.delete.before_rows")
-    if landing_ids:
-        with reg.db.write_beside() as session:
-            for batch in batches(landing_ids):
-                session.execute(
-                    delete(Landing).where(Landing.id.in_(batch), Landing.state == "condemned")
-                )

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 
-from sqlalchemy import delete, select
+from sqlalchemy import select
 
 from deltahub.registry import cancellation, failpoints
 from deltahub.registry.access.caller import Caller, require_writer
@@ -13,6 +13,7 @@ from deltahub.registry.db.models import Landing, utc_now
 from deltahub.registry.db.retried import retried
 from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.errors import (
+    Conflict,
     HashMismatch,
     InvalidRequest,
     LimitExceeded,
@@ -24,11 +25,19 @@ from deltahub.registry.landings.damage import restore_lost
 from deltahub.registry.landings.reader import hashes_of
 from deltahub.registry.names import validate_sha256
 from deltahub.registry.registry import Registry
-from deltahub.registry.storage.base import Buffer, ObjectNotFound, StoreFull
+from deltahub.registry.spools.base import Claim, UnfinishedUpload
+from deltahub.registry.storage.base import (
+    Buffer,
+    ObjectNotFound,
+    PartsLost,
+    SpoolBusy,
+    StoreFull,
+)
+from deltahub.registry.storage.checksums import Hashes
 from deltahub.registry.storage.keys import landing_key
 from deltahub.registry.storage.refusals import translated_store_errors
-from deltahub.registry.storage.spool import Hashes, SpoolFile
 from deltahub.registry.uploads import limits
+from deltahub.registry.uploads.condemned import condemn, delete_condemned
 
 
 @dataclass(frozen=True)
@@ -146,32 +155,70 @@ def receive(
     )
     if upload.is_complete:
         return upload
-    end = total_size if length is None else offset + length
-    with translated_store_errors(), reg.spool.open(upload.id, total_size) as file:
-        # The connection that had the file before may have completed or dropped the upload.
-        try:
-            upload = status(reg, caller, sha256)
-        except UploadNotFound:
-            reg.spool.discard(upload.id)
+    try:
+        with translated_store_errors(), reg.spool.open(upload.id, total_size) as file:
+            try:
+                return _receive(reg, caller, upload, file, _Part(offset, chunks, length))
+            except PartsLost as exc:
+                file.restart()
+                raise UploadOffsetMismatch(
+                    f"what the hub had of {sha256} is gone ({exc}); send it again from byte 0"
+                ) from exc
+    except UploadOffsetMismatch:
+        raise
+    except Conflict:
+        # The other connection may have completed or dropped the upload.
+        found = status(reg, caller, sha256)
+        if not found.is_complete:
             raise
-        if upload.is_complete:
-            reg.spool.discard(upload.id)
-            return upload
-        if offset == 0:
-            file.restart()
-        if file.size != offset:
-            raise UploadOffsetMismatch(
-                f"the hub has {file.size} bytes of {sha256}; continue from there, not at {offset}"
-            )
-        _append(file, chunks, end)
-        if file.size < end and length is not None:
-            raise SizeMismatch(
-                f"the body announced {length} bytes and ended after {file.size - offset}; "
-                f"continue at {file.size}"
-            )
-        if file.size < total_size:
-            return LandingStatus(upload.id, sha256, total_size, file.size, False)
-        return _complete(reg, upload, file)
+        return found
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What a request sends; length as in receive()."""
+
+    offset: int
+    chunks: Iterable[Buffer]
+    length: int | None
+
+
+def _receive(
+    reg: Registry,
+    caller: Caller | None,
+    upload: LandingStatus,
+    file: UnfinishedUpload,
+    part: _Part,
+) -> LandingStatus:
+    sha256, total_size, offset, length = upload.sha256, upload.size, part.offset, part.length
+    # The connection that had the file before may have completed or dropped the upload.
+    try:
+        found = status(reg, caller, sha256)
+    except UploadNotFound:
+        file.discard()
+        raise
+    if found.is_complete or found.id != upload.id:
+        file.discard()
+    if found.is_complete:
+        return found
+    if found.id != upload.id:
+        raise SpoolBusy("this upload was dropped, and has begun again, on another connection")
+    if offset == 0:
+        file.restart()
+    if file.size != offset:
+        raise UploadOffsetMismatch(
+            f"the hub has {file.size} bytes of {sha256}; continue from there, not at {offset}"
+        )
+    end = total_size if length is None else offset + length
+    _append(file, part.chunks, end)
+    if file.size < end and length is not None:
+        raise SizeMismatch(
+            f"the body announced {length} bytes and ended after {file.size - offset}; "
+            f"continue at {file.size}"
+        )
+    if file.size < total_size:
+        return LandingStatus(upload.id, sha256, total_size, file.size, False)
+    return _complete(reg, upload, file)
 
 
 def complete_upload(session: ReadSession, caller: Caller | None, sha256: str) -> Landing:
@@ -200,7 +247,7 @@ def upload_not_found(sha256: str) -> UploadNotFound:
     )
 
 
-def _append(file: SpoolFile, chunks: Iterable[Buffer], end: int) -> None:
+def _append(file: UnfinishedUpload, chunks: Iterable[Buffer], end: int) -> None:
     try:
         for chunk in chunks:
             if file.size + memoryview(chunk).nbytes > end:
@@ -210,45 +257,66 @@ def _append(file: SpoolFile, chunks: Iterable[Buffer], end: int) -> None:
     except StoreFull:
         file.roll_back()
         raise
+    except PartsLost:
+        file.restart()
+        raise
     finally:
         # Also if the client has disconnected: it may resume from here.
         file.sync()
 
 
-def _complete(reg: Registry, upload: LandingStatus, file: SpoolFile) -> LandingStatus:
-    if file.hashes.sha256 != upload.sha256:
-        with reg.db.write_beside() as session:
-            # Only if still unfinished: small_files.py may have completed it with the right bytes.
-            session.execute(
-                delete(Landing).where(Landing.id == upload.id, Landing.state == "receiving")
-            )
-        reg.spool.discard(upload.id)
-        raise HashMismatch(
-            f"the bytes sent have SHA-256 {file.hashes.sha256}, not {upload.sha256}; "
-            "the upload was dropped, send it again"
-        )
+def _complete(reg: Registry, upload: LandingStatus, file: UnfinishedUpload) -> LandingStatus:
     # A client that does not wait for a long transfer to a bucket finds the upload complete when it
     # asks again. If the transfer ended with the client, the next one would begin anew.
     with cancellation.unstoppable():
         failpoints.reached("landing.complete.before_store")
-        reg.store.take_file(landing_key(upload.id), file.path)
+        hashes = file.store(upload.sha256)
         failpoints.reached("landing.complete.after_store")
-        return _mark_complete(reg, upload, file.hashes)
+        if hashes.sha256 == upload.sha256:
+            return _mark_complete(reg, upload, hashes, file)
+        _drop(reg, upload, file)
+    raise HashMismatch(
+        f"the bytes sent have SHA-256 {hashes.sha256}, not {upload.sha256}; "
+        "the upload was dropped, send it again"
+    )
 
 
-def _mark_complete(reg: Registry, upload: LandingStatus, hashes: Hashes) -> LandingStatus:
+def _mark_complete(
+    reg: Registry, upload: LandingStatus, hashes: Hashes, claim: Claim
+) -> LandingStatus:
     with reg.db.write_beside() as session:
         row = session.get(Landing, upload.id, with_for_update=True)
-        if row is not None and row.state in ("receiving", "complete", "damaged"):
-            complete(session, row, hashes, reg.settings.upload_ttl_s)
+        if row is None or row.state not in ("receiving", "complete", "damaged"):
+            row, is_ours = None, True
         else:
-            row = None
+            is_ours = claim.settle(session)
+            if is_ours:
+                complete(session, row, hashes, reg.settings.upload_ttl_s)
     if row is None:
         # The upload expired while its last part arrived. An object without a row must not stay.
+        claim.discard()
         reg.store.delete(landing_key(upload.id))
         raise upload_not_found(upload.sha256)
+    if not is_ours:
+        raise SpoolBusy("another connection has begun to receive this upload")
     failpoints.reached("landing.complete.after_row")
+    claim.discard()
     return LandingStatus(upload.id, upload.sha256, hashes.n_bytes, hashes.n_bytes, True)
+
+
+def _drop(reg: Registry, upload: LandingStatus, file: UnfinishedUpload) -> None:
+    """Drop an upload whose bytes are not those that it names."""
+    with reg.db.write_beside() as session:
+        row = session.get(Landing, upload.id, with_for_update=True)
+        if not file.settle(session):
+            return
+        # Only if still unfinished: small_files.py may have completed it with the right bytes.
+        is_dropped = row is not None and row.state == "receiving"
+        if row is not None and is_dropped:
+            condemn(row)
+    file.discard()
+    if is_dropped:
+        delete_condemned(reg, [upload.id])
 
 
 def _status(reg: Registry, row: Landing) -> LandingStatus:
@@ -256,7 +324,7 @@ def _status(reg: Registry, row: Landing) -> LandingStatus:
         return LandingStatus(row.id, row.sha256, row.size, row.size, True)
     received = reg.spool.size(row.id)
     found = LandingStatus(row.id, row.sha256, row.size, received or 0, False)
-    if received is None and row.state == "receiving":
+    if received in (None, row.size) and row.state == "receiving":
         return _recover(reg, found) or found
     return found
 
@@ -264,15 +332,21 @@ def _status(reg: Registry, row: Landing) -> LandingStatus:
 def _recover(reg: Registry, upload: LandingStatus) -> LandingStatus | None:
     """Complete an upload whose object was stored before a crash, but not its row; else None."""
     key = landing_key(upload.id)
-    try:
-        size = reg.store.size(key)
-    except ObjectNotFound:
-        return None
-    with cancellation.unstoppable():  # else a client that waits less long could never resume
-        hashes = hashes_of(reg, key, size)
-    if hashes is None or hashes.sha256 != upload.sha256:
-        return None  # it was verified before it was stored, so the disk is damaged
-    return _mark_complete(reg, upload, hashes)
+    with reg.spool.locked(upload.id) as claim:
+        if claim is None:
+            return None
+        try:
+            size = reg.store.size(key)
+        except ObjectNotFound:
+            return None
+        with cancellation.unstoppable():  # else a client that waits less long could never resume
+            hashes = hashes_of(reg, key, size)
+            if hashes is None or hashes.sha256 != upload.sha256:
+                return None  # the disk is damaged, or the upload is not verified yet
+            try:
+                return _mark_complete(reg, upload, hashes, claim)
+            except SpoolBusy:
+                return None
 
 
 def _find(

@@ -52,7 +52,7 @@ def announce(reg: Registry, caller: Caller, sizes: Mapping[str, int]) -> None:
     """
     new = unannounced(reg, caller, sizes)
     if new:
-        require_room(reg, sum(new.values()))
+        require_room(reg, reg.spool.local_bytes(new.values()))
         _take(reg, "uploads", caller, len(new), sum(new.values()))
 
 

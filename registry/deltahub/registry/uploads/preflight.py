@@ -53,7 +53,7 @@ def _check_quota(reg: Registry, caller: Caller, name: str, sizes: Sequence[int])
 
 def _check(reg: Registry, caller: Caller, sizes: Sequence[int]) -> None:
     if sizes:
-        limits.require_room(reg, sum(sizes))
+        limits.require_room(reg, reg.spool.local_bytes(sizes))
         limits.check(reg, caller, len(sizes), sum(sizes))
 
 

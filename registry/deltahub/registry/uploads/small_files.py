@@ -19,9 +19,9 @@ from deltahub.registry.db.models import Landing, utc_now
 from deltahub.registry.db.retried import retried
 from deltahub.registry.errors import LimitExceeded
 from deltahub.registry.registry import Registry
+from deltahub.registry.storage.checksums import Hashes
 from deltahub.registry.storage.keys import landing_key
 from deltahub.registry.storage.refusals import translated_store_errors
-from deltahub.registry.storage.spool import Hashes
 from deltahub.registry.uploads import limits
 from deltahub.registry.uploads.landing import complete, promise
 
@@ -81,7 +81,7 @@ class SmallFiles:
     def _announce(self, batch: Mapping[str, _SmallFile]) -> dict[str, str]:
         """SHA-256 -> upload id of the files that are not complete yet. All uploads are promised."""
         ids: dict[str, str] = {}
-        rows = []
+        rows, begun = [], []
         ttl_s = self._reg.settings.upload_ttl_s
         sizes = {sha256: len(small.data) for sha256, small in batch.items()}
         limits.announce(self._reg, self._caller, sizes)
@@ -94,11 +94,16 @@ class SmallFiles:
                 # upload, and the promise keeps it until the other has seen that it is complete.
                 promise(row, ttl_s)
                 ids[row.sha256] = "" if row.state == "complete" else row.id
+                if ids[row.sha256]:
+                    begun.append(row.id)
             for sha256, small in batch.items():
                 if sha256 not in ids:
                     ids[sha256] = secrets.token_hex(16)
                     rows.append(self._row(ids[sha256], sha256, small))
             session.add_all(rows)
+        with translated_store_errors():
+            for row_id in begun:
+                self._reg.spool.revoke(row_id)
         return {sha256: row_id for sha256, row_id in ids.items() if row_id}
 
     def _row(self, row_id: str, sha256: str, small: _SmallFile) -> Landing:

@@ -10,7 +10,7 @@ from deltahub.registry.db.models import Frame, Landing, Pack, Tensor, Xorb
 from deltahub.registry.db.tables.scrub import PackCopy
 from deltahub.registry.maintenance.fsck.cursor import Cursor
 from deltahub.registry.maintenance.fsck.findings import Finding, Findings, code_of
-from deltahub.registry.maintenance.object_rows import hub_objects, is_known
+from deltahub.registry.maintenance.object_rows import is_known, lasting_objects
 from deltahub.registry.registry import Registry
 from deltahub.registry.storage.base import ObjectNotFound, StoreError
 from deltahub.registry.storage.keys import landing_key, pack_key, second_copy_key, xorb_key
@@ -20,7 +20,7 @@ def check_objects(reg: Registry) -> Findings:
     """Check that live packs, their second copies, live xorbs and complete uploads have objects of
     the right size, and that each object has a row.
     """
-    sizes = {item.key: item.size for item in hub_objects(reg.store)}
+    sizes = {item.key: item.size for item in lasting_objects(reg.store)}
     with reg.db.read() as session:
         packs = session.execute(select(Pack.id, Pack.size, Pack.state)).all()
         landings = session.execute(select(Landing.id, Landing.size, Landing.state)).all()

@@ -35,6 +35,7 @@ from deltahub.registry.maintenance.gc.conditions import (
     pack_is_past_lease,
     tensor_is_dead,
 )
+from deltahub.registry.maintenance.gc.leftovers import is_spooled
 from deltahub.registry.maintenance.gc.plan import Item, Plan, UnfinishedPut, moment_now
 from deltahub.registry.maintenance.gc.settle import settle
 from deltahub.registry.maintenance.gc.xet import remove_ranges, remove_xorb
@@ -43,6 +44,7 @@ from deltahub.registry.packs.copy import repack
 from deltahub.registry.registry import Registry
 from deltahub.registry.replicas.copies import drop_copy, is_in_use, is_right
 from deltahub.registry.replicas.need import still_needed
+from deltahub.registry.spools.base import Claim
 from deltahub.registry.storage.base import Unfinished
 from deltahub.registry.storage.keys import landing_key, pack_key
 
@@ -63,6 +65,7 @@ class Outcome:
     copies: int = 0
     unknown: int = 0
     unfinished: int = 0
+    tails: int = 0
     freed_bytes: int = 0
     notes: list[str] = field(default_factory=list)
 
@@ -93,6 +96,7 @@ def apply_gc(reg: Registry, plan: Plan, *, delete_unknown: bool = False) -> Outc
     collector.delete_packs(plan.delete)
     collector.remove_leftovers(plan.leftovers)
     collector.end_unfinished(plan.unfinished)
+    collector.delete_tails(plan.tails)
     if delete_unknown:
         collector.delete_unknown(plan.unknown)
     outcome.deferred = carry_out_deferred(reg)
@@ -147,11 +151,11 @@ class _Collector:
 
     def remove_uploads(self, uploads: Sequence[Item]) -> None:
         for item in uploads:
-            with self._reg.spool.locked(item.id) as is_unused:
-                if is_unused:
-                    self._remove_upload(item)
+            with self._reg.spool.locked(item.id) as claim:
+                if claim is not None:
+                    self._remove_upload(item, claim)
 
-    def _remove_upload(self, item: Item) -> None:
+    def _remove_upload(self, item: Item, claim: Claim) -> None:
         """Condemn the upload, delete its bytes, delete its row."""
         is_read = exists(select(File.id).where(File.landing_id == Landing.id))
         with self._reg.db.write() as session:
@@ -166,7 +170,7 @@ class _Collector:
         if condemned is None:
             return
         reached("gc.upload.after_condemn")
-        self._reg.spool.discard(item.id)
+        claim.discard()
         self._reg.store.delete(landing_key(item.id))
         reached("gc.upload.after_delete")
         with self._reg.db.write() as session:
@@ -263,17 +267,28 @@ class _Collector:
 
     def end_unfinished(self, puts: Sequence[UnfinishedPut]) -> None:
         for put in puts:
+            with self._reg.db.read() as session:
+                if is_spooled(session, put.id):
+                    continue
             modified_at = datetime.fromisoformat(put.modified_at)
             unfinished = Unfinished(put.id, put.key, put.size_bytes, modified_at)
             if self._reg.store.discard_unfinished(unfinished):
                 self._outcome.unfinished += 1
                 self._outcome.freed_bytes += put.size_bytes
 
+    def delete_tails(self, tails: Sequence[Item]) -> None:
+        self._outcome.tails += self._delete_without_rows(tails)
+
     def delete_unknown(self, objects: Sequence[Item]) -> None:
+        self._outcome.unknown += self._delete_without_rows(objects)
+
+    def _delete_without_rows(self, objects: Sequence[Item]) -> int:
+        n_deleted = 0
         for item in objects:
             with self._reg.db.read() as session:
                 if is_known(session, item.id):
                     continue
             self._reg.store.delete(item.id)
-            self._outcome.unknown += 1
+            n_deleted += 1
             self._outcome.freed_bytes += item.size_bytes
+        return n_deleted

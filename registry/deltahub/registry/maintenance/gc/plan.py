@@ -8,8 +8,7 @@ garbage that the next run finds, never a row without its object.
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime, timedelta
-from stat import S_ISREG
+from datetime import datetime, timedelta
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -35,9 +34,15 @@ from deltahub.registry.maintenance.gc.doubts import (
     missing_objects,
     packs_to_see,
 )
+from deltahub.registry.maintenance.gc.leftovers import (
+    LEFTOVER_AGE,
+    is_spooled,
+    local_leftovers,
+    unowned_tails,
+)
 from deltahub.registry.maintenance.gc.xet import range_is_dead
-from deltahub.registry.maintenance.object_rows import hub_objects
-from deltahub.registry.registry import JOB_FOLDER, Registry
+from deltahub.registry.maintenance.object_rows import lasting_objects
+from deltahub.registry.registry import Registry
 from deltahub.registry.replicas.copies import leftover_copies
 from deltahub.registry.replicas.need import unneeded_copies
 from deltahub.registry.storage.base import ObjectNotFound, Store
@@ -51,8 +56,6 @@ from deltahub.registry.storage.keys import (
 
 # A pack with a smaller live share than this is repacked: its live frames are copied.
 REPACK_BELOW = 0.7
-# A younger local file or unfinished put may belong to a running process (docs/cli.md).
-LEFTOVER_AGE = timedelta(days=1)
 
 
 @dataclass(frozen=True)
@@ -76,9 +79,9 @@ class Plan:
     """The steps of a collection in order; then, from `unknown` on, what it keeps.
 
     repack: packs whose live frames are copied to new packs. copies: second copies that are not
-    needed. sparse: live packs with too few dead
-    bytes for a repack. anchors: tensors in no file that deltas still need. reasons: why uploads and
-    tensors go -> their bytes. doubts: reasons not to apply the plan.
+    needed. tails: ends of unfinished uploads that no row names. sparse: live packs with too few
+    dead bytes for a repack. anchors: tensors in no file that deltas still need. reasons: why
+    uploads and tensors go -> their bytes. doubts: reasons not to apply the plan.
     """
 
     made_at: str
@@ -99,6 +102,7 @@ class Plan:
     copies: tuple[Item, ...] = ()
     leftovers: tuple[Item, ...] = ()
     unfinished: tuple[UnfinishedPut, ...] = ()
+    tails: tuple[Item, ...] = ()
     unknown: tuple[Item, ...] = ()
     anchors: int = 0
     anchor_bytes: int = 0
@@ -117,6 +121,7 @@ class Plan:
             *self.copies,
             *self.leftovers,
             *self.unfinished,
+            *self.tails,
         )
         return _total(at_once)
 
@@ -169,7 +174,7 @@ def plan_gc(
         is_full=is_full,
     )
     doubts: list[str] = []
-    objects = {item.key: item.size for item in hub_objects(reg.store)} if is_full else {}
+    objects = {item.key: item.size for item in lasting_objects(reg.store)} if is_full else {}
     with reg.db.read() as session:
         doubts += damage_doubts(reg)
         if not clock_was_ahead:
@@ -194,9 +199,12 @@ def plan_gc(
             ((pack, size, created_at + moment.lease) for pack, size, created_at in mostly),
         )
         leftovers = candidates.sort(
-            "local files without an owner, perhaps", _leftovers(session, reg, moment.lease)
+            "local files without an owner, perhaps", local_leftovers(session, reg, moment.lease)
         )
-        unfinished = _unfinished(reg.store, candidates, moment.lease)
+        unfinished = _unfinished(session, reg.store, candidates, moment.lease)
+        tails = candidates.sort(
+            "ends of unfinished uploads, perhaps", unowned_tails(session, reg.store, moment.lease)
+        )
         ranges = tuple(session.scalars(select(XetRange.id).where(range_is_dead())))
         copies = leftover_copies(session)
         copies += unneeded_copies(session, settings.second_copy_dependents)
@@ -225,6 +233,7 @@ def plan_gc(
         copies=_items(dict(copies).items()),
         leftovers=_items(leftovers),
         unfinished=unfinished,
+        tails=_items(tails),
         unknown=_items(unknown),
         anchors=len(anchors),
         anchor_bytes=sum(size for _, size in anchors),
@@ -312,36 +321,18 @@ def _size(store: Store, key: str) -> int:
         return 0
 
 
-def _leftovers(
-    session: Session, reg: Registry, lease: timedelta
-) -> Iterator[tuple[str, int, datetime]]:
-    """(name, bytes, due time) of scratch files, jobs' folders, and spool files without an upload.
-
-    Old files were left by a dead process. Young files may belong to a running one.
-    """
-    scratch = sorted(reg.scratch.iterdir()) if reg.scratch.is_dir() else []
-    orphans = [u for u in reg.spool.list() if session.get(Landing, u) is None]
-    for name, path in [
-        *((f"scratch/{path.name}", path) for path in scratch),
-        *((f"spool/{upload}", reg.spool.path(upload)) for upload in orphans),
-    ]:
-        age = max(lease, LEFTOVER_AGE)
-        if path.is_dir() and not path.name.startswith(JOB_FOLDER):
-            continue
-        try:
-            files = [each.stat() for each in (path, *path.rglob("*"))]
-        except FileNotFoundError:
-            continue  # its owner has just removed it
-        size = sum(each.st_size for each in files if S_ISREG(each.st_mode))
-        written_at = max(each.st_mtime for each in files)
-        yield name, size, datetime.fromtimestamp(written_at, UTC) + age
-
-
 def _unfinished(
-    store: Store, candidates: Candidates, lease: timedelta
+    session: Session, store: Store, candidates: Candidates, lease: timedelta
 ) -> tuple[UnfinishedPut, ...]:
-    """Puts that have not grown for a day: a running process gives up long before."""
-    found = {put.id: put for put in store.unfinished() if not put.key or is_hub_key(put.key)}
+    """Puts that have not grown for a day: a running process gives up long before.
+
+    Those of unfinished uploads go with these, however long their clients are away.
+    """
+    found = {
+        put.id: put
+        for put in store.unfinished()
+        if (not put.key or is_hub_key(put.key)) and not is_spooled(session, put.id)
+    }
     age = max(lease, LEFTOVER_AGE)
     due = candidates.sort(
         "puts that have not ended yet",

@@ -19,7 +19,7 @@ from deltahub.registry.maintenance.move.compare import (
     size_in,
 )
 from deltahub.registry.maintenance.move.expected import Expected, expectations, keys_of_rows
-from deltahub.registry.maintenance.object_rows import deferred_deletions, hub_objects
+from deltahub.registry.maintenance.object_rows import deferred_deletions, lasting_objects
 from deltahub.registry.storage.base import (
     ObjectNotFound,
     ShortObject,
@@ -105,7 +105,7 @@ class Copier:
         rows are asked first, and then for a hold.
         """
         count = 0
-        strays = (i.key for i in hub_objects(self._target) if i.key not in self._listed)
+        strays = (i.key for i in lasting_objects(self._target) if i.key not in self._listed)
         while batch := list(islice(strays, _BATCH)):
             gone = [key for key in batch if size_in(self._source, key) is None]
             with self._db.read() as session:
@@ -141,7 +141,7 @@ class Copier:
     def _keys(self) -> Iterator[str]:
         """Of all objects by the source's list, and of those that rows name and it leaves out."""
         self._listed = set()
-        for info in hub_objects(self._source):
+        for info in lasting_objects(self._source):
             self._listed.add(info.key)
             yield info.key
         for key in keys_of_rows(self._db):

@@ -18,7 +18,7 @@ from deltahub.registry.db.columns import utc_now
 from deltahub.registry.maintenance.move.compare import are_equal, is_right, size_in
 from deltahub.registry.maintenance.move.copier import Copied, Copier
 from deltahub.registry.maintenance.move.expected import expectations
-from deltahub.registry.maintenance.object_rows import hub_objects
+from deltahub.registry.maintenance.object_rows import hub_objects, lasting_objects
 from deltahub.registry.registry import Registry
 from deltahub.registry.storage.base import ObjectInfo, Store, StoreError, StoreFull
 from deltahub.registry.storage.open import open_store
@@ -228,8 +228,8 @@ def _check_room(reg: Registry, to: str, source: Store, target: Store) -> None:
     """StoreFull if the folder's disk has no room for the objects."""
     if to:
         return
-    there = {info.key: info.size for info in hub_objects(target)}
-    needed = sum(i.size for i in hub_objects(source) if there.get(i.key) != i.size)
+    there = {info.key: info.size for info in lasting_objects(target)}
+    needed = sum(i.size for i in lasting_objects(source) if there.get(i.key) != i.size)
     free = reg.disk.free_bytes(reg.data_dir)
     if needed > free:
         raise StoreFull(

@@ -15,6 +15,7 @@ from deltahub.registry.db import schema
 from deltahub.registry.db.models import Repository
 from deltahub.registry.db.session import Database
 from deltahub.registry.db.tables.scrub import PackCopy, Proof
+from deltahub.registry.db.tables.spool import SpooledUpload
 from deltahub.registry.db.tables.stores import (
     DeferredDeletion,
     DeletionHold,
@@ -164,6 +165,8 @@ def _adapt(database: Database, marker: RestoreMarker) -> None:
         session.execute(delete(HubIdentity))
         session.execute(delete(DeletionHold))
         session.execute(delete(DeferredDeletion))
+        # Unfinished uploads are not in a backup, either: their clients begin again.
+        session.execute(delete(SpooledUpload))
         # Second copies are not in a backup; the next scrub makes them, and proves the new store.
         session.execute(delete(PackCopy))
         session.execute(delete(Proof))

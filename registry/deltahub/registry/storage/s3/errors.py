@@ -19,7 +19,7 @@ from botocore.exceptions import (
 )
 from urllib3.exceptions import HTTPError
 
-from deltahub.registry.storage.base import StoreError, StoreFull, StoreUnavailable
+from deltahub.registry.storage.base import PartsLost, StoreError, StoreFull, StoreUnavailable
 from deltahub.registry.store_url import S3Location
 
 # What a request may raise: the client's errors, and those of reading an answer's body.
@@ -37,6 +37,8 @@ _TRANSIENT: Final = frozenset({
     # The body came to the service damaged or cut short, and it stored nothing.
     "BadDigest", "XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch", "IncompleteBody",
 })  # fmt: skip
+# The upload in parts has ended, or a part is not the one that was named.
+_LOST: Final = frozenset({"NoSuchUpload", "InvalidPart", "InvalidPartOrder"})
 _FULL: Final = frozenset({
     "QuotaExceeded", "ServiceQuotaExceeded", "XMinioStorageFull", "XMinioAdminBucketQuotaExceeded",
     "InsufficientCapacity", "InsufficientStorage", "StorageFull",
@@ -66,6 +68,10 @@ class BucketFull(StoreFull):
 
 
 class BucketUnavailable(StoreUnavailable):
+    place = "bucket"
+
+
+class BucketPartsLost(PartsLost):
     place = "bucket"
 
 
@@ -100,6 +106,8 @@ def translation(location: S3Location, endpoint: str | None, key: str, exc: Excep
     if code_of(exc) in _FULL or _status(exc) == 507:
         text = f"{key}: {where} has no room ({_reason(exc)}): raise its quota, or add disks"
         return BucketFull(text)
+    if code_of(exc) in _LOST:
+        return BucketPartsLost(f"{key} in {where}: {_reason(exc)}")
     hint = "" if endpoint else _other_service(exc)
     return BucketUnavailable(f"{key} in {where}: {_reason(exc)}{_way_out(exc, endpoint)}{hint}")
 

@@ -22,6 +22,7 @@ from deltahub.registry.storage.s3.errors import BucketUnavailable
 from deltahub.registry.storage.s3.links import Links
 from deltahub.registry.storage.s3.presence import Presence
 from deltahub.registry.storage.s3.reading import RangeReader
+from deltahub.registry.storage.s3.uploads.part_requests import PartRequests
 from deltahub.registry.storage.s3.uploads.parts import PART_BYTES, PartMemory
 from deltahub.registry.storage.s3.uploads.put import put_chunks, put_file, put_whole
 from deltahub.registry.storage.s3.uploads.unfinished import (
@@ -47,6 +48,7 @@ class S3Store(NoCache):
         self._reader = RangeReader(self._connection, self._presence)
         self._deletion = Deletion(self._connection, self._pool)
         self._links = Links(self._connection)
+        self._parts = PartRequests(self._connection)
 
     def put(self, key: str, chunks: Iterable[Buffer]) -> None:
         check_key(key)
@@ -115,6 +117,9 @@ class S3Store(NoCache):
             return False
         abort(self._connection, unfinished)
         return True
+
+    def parts(self) -> PartRequests:
+        return self._parts
 
     def link(self, key: str, start: int, end: int, lifetime_s: int) -> str:
         """A URL from which a client reads bytes start..end by itself: see Links."""

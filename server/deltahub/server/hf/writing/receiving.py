@@ -33,14 +33,17 @@ def receive_part(
         cancellation.check()
         with feed.wait.for_client():  # which sends the bytes before these in other requests
             found = _wait_for(hub, caller, sha256, offset, deadline, feed.wait)
-        if found is not None and (found.is_complete or found.received >= offset + length):
+        if found is not None and found.is_complete:
             return
-        # An earlier connection broke inside this part. The client repeats all of it: skip the
-        # bytes that are here.
-        has_some = found is not None and found.size == size and found.received > offset
-        n_here = found.received - offset if found is not None and has_some else 0
-        rest = _without_first(feed.blocks(), n_here)
-        start, left = offset + n_here, length - n_here
+        start, rest = offset, feed.blocks()
+        if found is not None and found.size == size and found.received > offset:
+            start = found.received
+            if offset + length <= start < size:
+                return
+            # An earlier connection broke inside this part, or before the hub had completed the
+            # upload. The client repeats all of the part: skip the bytes that are here.
+            rest = _without_first(rest, start - offset) if start < offset + length else iter(())
+        left = max(offset + length - start, 0)
         try:
             landing.receive(hub.registry, caller, sha256, size, start, rest, length=left)
             return

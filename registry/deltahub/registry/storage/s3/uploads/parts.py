@@ -9,10 +9,10 @@ import threading
 import zlib
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from deltahub.registry import cancellation
-from deltahub.registry.storage.base import Buffer
+from deltahub.registry.storage.base import Buffer, SentPart
 
 PART_BYTES: Final = 16 << 20
 MOST_PARTS: Final = 10_000
@@ -116,15 +116,15 @@ def content_md5(digest: bytes) -> str:
     return _base64(digest)
 
 
-def crc32_of_parts(parts: Sequence[dict[str, Any]]) -> str:
+def crc32_of_parts(parts: Sequence[SentPart]) -> str:
     """What S3 gives back as the CRC32 of an object of these parts: the CRC32 of their CRC32s."""
-    whole = b"".join(base64.b64decode(part["ChecksumCRC32"]) for part in parts)
+    whole = b"".join(base64.b64decode(part.crc32) for part in parts)
     return f"{_base64(zlib.crc32(whole).to_bytes(4, 'big'))}-{len(parts)}"
 
 
-def etag_of_parts(parts: Sequence[dict[str, Any]]) -> str | None:
+def etag_of_parts(parts: Sequence[SentPart]) -> str | None:
     """The ETag of an object of these parts; None if the parts' own are no MD5."""
-    tags = [part["ETag"].strip('"') for part in parts]
+    tags = [part.etag.strip('"') for part in parts]
     if not all(_MD5.fullmatch(tag) for tag in tags):
         return None
     whole = hashlib.md5(bytes.fromhex("".join(tags)), usedforsecurity=False)

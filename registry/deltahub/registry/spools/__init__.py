@@ -1,0 +1,1 @@
+"""Unfinished uploads: files of this machine, or parts in the bucket and rows of the database."""
