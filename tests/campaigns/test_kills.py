@@ -27,6 +27,7 @@ ELSEWHERE = (
     "restore.",
     "deferred.",
     "move.",
+    "database_move.",
     "salvage.",
     "scrub.",
     "copies.",

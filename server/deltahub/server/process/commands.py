@@ -72,6 +72,7 @@ class WorkerRefused(click.ClickException):
 
 def _serve(settings: "Settings", *, with_worker: bool, access_log: bool) -> None:
     from deltahub.registry.data_folder import (
+        DATABASE_MOVE,
         GC,
         RESTORE,
         SERVE,
@@ -103,7 +104,7 @@ def _serve(settings: "Settings", *, with_worker: bool, access_log: bool) -> None
             stack.enter_context(DataFolderLock(registry.data_dir, SERVE_LOCK, SERVE))
             _make_administrator(registry)
         except DataFolderBusy as error:
-            if error.command in (GC, RESTORE):
+            if error.command in (GC, RESTORE, DATABASE_MOVE):
                 raise FolderTaken(
                     f"`{error.command}` has the data folder {error.folder} to itself "
                     f"({error.holder}): start the hub when it has ended"
