@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from types import TracebackType
 
-from deltahub.registry.db.moved import refuse_moved
+from deltahub.registry.db.opening.moved import refuse_moved
 from deltahub.registry.settings import Settings
 from deltahub.registry.storage.base import StoreError
 from deltahub.registry.storage.local import translated

@@ -10,7 +10,7 @@ from typing import Final, Self
 from sqlalchemy.exc import SQLAlchemyError
 
 from deltahub.registry.db import schema
-from deltahub.registry.db.moved import refuse_moved
+from deltahub.registry.db.opening.moved import refuse_moved
 from deltahub.registry.db.session import Database
 from deltahub.registry.errors import DataLost
 from deltahub.registry.settings import Settings

@@ -5,7 +5,7 @@ from importlib.resources import files
 
 from sqlalchemy import Connection, inspect, text
 
-from deltahub.registry.db.migration_lock import migration_lock
+from deltahub.registry.db.opening.migration_lock import migration_lock
 from deltahub.registry.db.session import Database
 from deltahub.registry.db.tables import jobs as jobs
 from deltahub.registry.db.tables import lists as lists

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from sqlalchemy import make_url
+from sqlalchemy.exc import ArgumentError
 
 from deltahub.registry.data_folder import (
     DATABASE_MOVE,
@@ -22,7 +23,7 @@ from deltahub.registry.data_folder import (
     DataFolderLock,
 )
 from deltahub.registry.db import schema
-from deltahub.registry.db.moved import name_after_move, sqlite_path
+from deltahub.registry.db.opening.moved import name_after_move, sqlite_path
 from deltahub.registry.db.session import Database
 from deltahub.registry.failpoints import reached
 from deltahub.registry.maintenance.database_move.binary_rows import Digest
@@ -78,9 +79,11 @@ def move(settings: Settings, url: str, progress: Progress) -> Moved:
         if moved.was_there:
             _require_own_copy(source, target)
             moved.rows = _compare(source, target, progress)
+            source.end_reading()
         else:
             source.require_sound()
             moved.rows = _copy(source, target, progress)
+            source.end_reading()  # whatever may fail comes before the commit
             reached("database_move.before_commit")
             target.commit()
             reached("database_move.after_commit")
@@ -108,8 +111,7 @@ def rehearse(settings: Settings, url: str, progress: Progress) -> Moved:
 
 def _checked_source(settings: Settings, url: str) -> Path:
     """The file to move; what can be refused before anything is opened."""
-    target = make_url(url)
-    if target.get_backend_name() != "postgresql" or target.get_driver_name() != "psycopg":
+    if not _is_usable(url):
         raise DatabaseMoveRefused(
             "the target is no PostgreSQL database that can be used here: write"
             " postgresql+psycopg://USER@HOST/NAME"
@@ -129,6 +131,14 @@ def _checked_source(settings: Settings, url: str) -> Path:
     with closing(Database(settings.effective_database_url, is_read_only=True)) as database:
         schema.require_head(database)
     return path
+
+
+def _is_usable(url: str) -> bool:
+    try:
+        target = make_url(url)
+    except ArgumentError:
+        return False
+    return (target.get_backend_name(), target.get_driver_name()) == ("postgresql", "psycopg")
 
 
 @contextmanager

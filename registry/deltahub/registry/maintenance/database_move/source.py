@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from deltahub.registry.db.failures import database_errors_translated
-from deltahub.registry.db.moved import name_after_move
+from deltahub.registry.db.opening.moved import name_after_move
 from deltahub.registry.errors import DatabaseDamaged, Unavailable
 from deltahub.registry.maintenance.database_move.binary_rows import RowEncoder, Unfit
 from deltahub.registry.maintenance.database_move.refused import DatabaseMoveRefused
@@ -109,16 +109,22 @@ class Source:
         row = self._connection.execute(query).fetchone()
         return None if row is None else str(row[0])
 
-    def set_aside(self) -> Path:
-        """Rename the file, so that no hub starts on it; the new path. Nobody else has it open."""
+    def end_reading(self) -> None:
+        """Bring all commits into the one file, which will get another name. Nobody else can open it
+        before it is closed. Unavailable if that fails.
+        """
         self._connection.execute("ROLLBACK")
-        # Else the last commits would stay in a file beside it, which does not get the new name.
         (mode,) = self._connection.execute("PRAGMA journal_mode = DELETE").fetchone()
         if mode != "delete":
-            raise Unavailable(f"{self._path} keeps its write-ahead log ({mode})")
+            raise Unavailable(f"the write-ahead log of {self._path} cannot be ended: it is {mode}")
+
+    def set_aside(self) -> Path:
+        """Rename the file, so that no hub starts on it; the new path."""
         new = name_after_move(self._path)
         with translated(str(self._path)):
             self._path.rename(new)
+            # The index of the log, which a killed hub has left.
+            self._path.with_name(f"{self._path.name}-shm").unlink(missing_ok=True)
             Disk().fsync_dir(new.parent)
         return new
 

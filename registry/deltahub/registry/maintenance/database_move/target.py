@@ -9,7 +9,7 @@ from sqlalchemy import Connection, inspect
 from sqlalchemy.exc import DBAPIError
 
 from deltahub.registry.db import schema
-from deltahub.registry.db.migration_lock import migration_lock
+from deltahub.registry.db.opening.migration_lock import migration_lock
 from deltahub.registry.db.session import Database
 from deltahub.registry.maintenance.database_move.binary_rows import HEADER, TRAILER, Digest
 from deltahub.registry.maintenance.database_move.refused import DatabaseMoveRefused
