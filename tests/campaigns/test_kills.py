@@ -28,6 +28,7 @@ ELSEWHERE = (
     "restore.",
     "deferred.",
     "move.",
+    "database_move.",
     "salvage.",
     "scrub.",
     "copies.",

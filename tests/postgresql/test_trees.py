@@ -11,12 +11,14 @@ from deltahub.registry.access.repositories import load_repository
 from deltahub.registry.catalog.entries import list_entries
 from deltahub.registry.catalog.refs import create_ref, resolve_revision
 from deltahub.registry.catalog.repositories import delete_repository
+from deltahub.registry.db import schema
 from deltahub.registry.db.models import File
 from deltahub.registry.maintenance.fsck.cursor import Cursor
 from deltahub.registry.maintenance.fsck.trees import check_trees
 from deltahub.registry.retention.drop import delete_ref
 from deltahub.registry.retention.rewrite import delete_files
 from deltahub.registry.retention.take_back import take_back
+from support.databases.upgrading import upgrade_at_once
 from support.registry.collecting import collect, count, is_clean
 from support.registry.commits import caller_of
 from support.registry.histories import ingest_all
@@ -25,8 +27,12 @@ from support.service.postgresql import postgresql_server
 
 NAME = "ann/m"
 PATHS = {f"f{n % 9}/{n:04}.txt": b"%d" % (n % 50) for n in range(600)} | {"\uff5e": b"1"}
-TO_0006 = """
+TO_0007 = """
 DROP TABLE suspects CASCADE;
+UPDATE alembic_version SET version_num = '0007';
+"""
+TO_0006 = f"""
+{TO_0007}
 CREATE TABLE entries (revision_id BIGINT REFERENCES revisions (id) ON DELETE CASCADE,
     path VARCHAR(1024), file_id BIGINT REFERENCES files (id), mode VARCHAR(8),
     PRIMARY KEY (revision_id, path));
@@ -66,8 +72,9 @@ def shown(reg: Registry) -> dict[str, object]:
         }
 
 
-def test_a_hub_of_the_release_before_shows_the_same_and_is_collected(
-    url: str, tmp_path: Path
+@pytest.mark.parametrize(("version", "changes"), [("0006", TO_0006), ("0007", TO_0007)])
+def test_a_hub_of_an_older_release_is_upgraded_once_shows_the_same_and_is_collected(
+    url: str, tmp_path: Path, version: str, changes: str
 ) -> None:
     with opened_registry(tmp_path, database_url=url) as reg:
         ann = caller(reg, "ann")
@@ -86,8 +93,12 @@ def test_a_hub_of_the_release_before_shows_the_same_and_is_collected(
         )
         for name in names.all():
             connection.execute(text(f"DROP FUNCTION {name} CASCADE"))
-        connection.execute(text(TO_0006))
+        connection.execute(text(changes))
     engine.dispose()
+    lines = upgrade_at_once(tmp_path / "data", url, n_processes=3)
+    nothing = f"the database has schema version {schema.head()}: nothing to do\n"
+    upgraded = f"upgraded the database from schema version {version} to {schema.head()}\n"
+    assert sorted(lines) == sorted([upgraded, nothing, nothing])
     with opened_registry(tmp_path, database_url=url) as reg:
         ann = caller_of(reg, NAME)
         assert shown(reg) == before

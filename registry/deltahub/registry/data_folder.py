@@ -8,12 +8,13 @@ import os
 from pathlib import Path
 from types import TracebackType
 
+from deltahub.registry.db.opening.moved import refuse_moved
 from deltahub.registry.settings import Settings
 from deltahub.registry.storage.base import StoreError
 from deltahub.registry.storage.local import translated
 
 # `deltahub serve` and the worker hold these while they run. A `deltahub gc` that needs both stopped
-# holds them too, and so does `deltahub restore`.
+# holds them too, and so do `deltahub restore` and `deltahub db move`.
 SERVE_LOCK = "serve.lock"
 WORKER_LOCK = "worker.lock"
 # The one running `deltahub recompress --apply` holds this, and so does such a gc.
@@ -28,6 +29,7 @@ GC = "deltahub gc"
 RECOMPRESS = "deltahub recompress"
 STORE_COPY = "deltahub store copy"
 RESTORE = "deltahub restore"
+DATABASE_MOVE = "deltahub db move"
 
 
 class NoHub(Exception):
@@ -108,7 +110,11 @@ def check_free(data_dir: Path, name: str) -> None:
 
 
 def require_hub(settings: Settings) -> None:
-    """NoHub if the data folder holds no hub. A mistyped folder name must not create a hub."""
+    """NoHub if the data folder holds no hub. A mistyped folder name must not create a hub.
+
+    Unavailable if the hub was moved to PostgreSQL, and the settings name the old database.
+    """
+    refuse_moved(settings.effective_database_url)
     folder = settings.data_dir.resolve()
     # The folder `objects` may be deleted once the objects lie in a bucket.
     mark = folder / ("spool" if settings.database_url is not None else "deltahub.sqlite3")

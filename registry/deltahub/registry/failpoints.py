@@ -121,6 +121,9 @@ ALL = (
     "move.finish.before_commit",
     "move.finish.after_commit",
     "move.delete.after_objects",
+    "database_move.after_table",
+    "database_move.before_commit",
+    "database_move.after_commit",
 )
 
 

@@ -10,6 +10,7 @@ from typing import Final, Self
 from sqlalchemy.exc import SQLAlchemyError
 
 from deltahub.registry.db import schema
+from deltahub.registry.db.opening.moved import refuse_moved
 from deltahub.registry.db.session import Database
 from deltahub.registry.errors import DataLost
 from deltahub.registry.settings import Settings
@@ -71,24 +72,27 @@ class Registry:
         Files with secrets become readable by this user alone.
 
         Several processes may open one folder at once. SchemaTooNew if a newer release wrote it;
-        StoreError if the folder cannot be created; DataLost if the database is damaged.
+        StoreError if the folder cannot be created; DataLost if the database is damaged;
+        Unavailable if it was moved to PostgreSQL and the settings name the old one.
         """
         disk = disk if disk is not None else Disk()
         data_dir = settings.data_dir.resolve()
         refuse_half_restored(data_dir)
+        refuse_moved(settings.effective_database_url)
         with translated(str(data_dir)):
             data_dir.parent.mkdir(parents=True, exist_ok=True)
             folders = Folders(disk, data_dir)
             for folder in ("scratch", SPOOL, OBJECTS):
                 folders.ensure(data_dir / folder)
         database = Database(settings.effective_database_url)
-        if database.path is not None:
-            with translated(str(database.path)):
-                create_private(database.path)
-        make_private(data_dir, database.path)
         cache = ObjectCache(data_dir / CACHE, settings.store_cache_bytes, disk)
         try:
-            with _locked(data_dir / "migrate.lock"):
+            with schema_lock(data_dir):
+                refuse_moved(database.url)  # again: a move may have held the lock until now
+                if database.path is not None:
+                    with translated(str(database.path)):
+                        create_private(database.path)
+                make_private(data_dir, database.path)
                 schema.upgrade(database)
                 store = StoreOpener(database, data_dir, settings, disk, cache).current()
             return cls(settings, database, store, disk, cache)
@@ -105,6 +109,7 @@ class Registry:
         """
         disk, data_dir = Disk(), settings.data_dir.resolve()
         refuse_half_restored(data_dir)
+        refuse_moved(settings.effective_database_url)
         database = Database(settings.effective_database_url, is_read_only=True)
         try:
             if schema_checked:
@@ -141,7 +146,12 @@ class Registry:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def schema_lock(data_dir: Path) -> Iterator[None]:
+    """A context that one process of all that open the data folder for writing has at a time.
+
+    The database's schema changes only in it. The others wait.
+    """
+    path = data_dir / "migrate.lock"
     with translated(str(path)):
         fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:

@@ -51,6 +51,17 @@ def postgresql_server() -> Iterator[str]:
             server.wait(30)
 
 
+def new_database(server: str, name: str) -> str:
+    """The URL of a new, empty database on the server of this URL."""
+    from sqlalchemy import create_engine, make_url
+
+    engine = create_engine(server, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.exec_driver_sql(f"CREATE DATABASE {name}")
+    engine.dispose()
+    return make_url(server).set(database=name).render_as_string(hide_password=False)
+
+
 def _wait(port: int) -> None:
     import psycopg
 

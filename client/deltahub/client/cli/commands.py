@@ -48,6 +48,7 @@ _SERVICE = {
     "backup": ("server", "Copy a running hub to another place, and prove the copy."),
     "restore": ("server", "Make a hub of a backup, and prove every byte of it."),
     "store": ("server", "Show where a hub's objects lie, or move them to another place."),
+    "db": ("server", "Show a hub's database, upgrade it, or move it to PostgreSQL."),
 }
 
 

@@ -5,6 +5,7 @@ from importlib.resources import files
 
 from sqlalchemy import Connection, inspect, text
 
+from deltahub.registry.db.opening.migration_lock import migration_lock
 from deltahub.registry.db.session import Database
 from deltahub.registry.db.tables import jobs as jobs
 from deltahub.registry.db.tables import leases as leases
@@ -19,26 +20,38 @@ from deltahub.registry.db.tables import trees as trees
 from deltahub.registry.errors import DatabaseDamaged, SchemaTooNew
 
 
-def upgrade(database: Database) -> None:
+def upgrade(database: Database) -> str | None:
     """Apply missing migrations, in one transaction if the database supports it.
 
-    SchemaTooNew if a newer release wrote the database. The caller holds a lock that keeps other
-    processes from upgrading at the same time.
+    Returns the version before; None if the database had no tables. SchemaTooNew if a newer release
+    wrote it. On SQLite the caller holds a lock that keeps other processes from upgrading at the
+    same time. On PostgreSQL they wait here; Unavailable if that takes too long.
     """
-    with database.errors_translated(), database.write_engine.connect() as connection:
-        if _known_version(connection) == head():
-            return
-        # Alembic is loaded only to migrate: its import takes a fifth of the start of a process.
-        from alembic import command
-        from alembic.config import Config
+    with database.errors_translated():
+        with database.read_engine.connect() as connection:
+            version = _known_version(connection)
+        if version == head():
+            return version
+        with migration_lock(database), database.write_engine.connect() as connection:
+            version = _known_version(connection)  # again: another process may have migrated it
+            if version != head():
+                migrate(connection)
+                connection.commit()
+            return version
 
-        config = Config()
-        # The configuration parser of alembic expands % in values.
-        folder = str(files("deltahub.migrations")).replace("%", "%%")
-        config.set_main_option("script_location", folder)
-        config.attributes["connection"] = connection
-        command.upgrade(config, "head")
-        connection.commit()
+
+def migrate(connection: Connection) -> None:
+    """Apply missing migrations in the connection's transaction, which the caller commits."""
+    # Alembic is loaded only to migrate: its import takes a fifth of the start of a process.
+    from alembic import command
+    from alembic.config import Config
+
+    config = Config()
+    # The configuration parser of alembic expands % in values.
+    folder = str(files("deltahub.migrations")).replace("%", "%%")
+    config.set_main_option("script_location", folder)
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")
 
 
 class SchemaTooOld(Exception):
@@ -59,15 +72,14 @@ def require_head(database: Database) -> None:
     if version != head():
         raise SchemaTooOld(
             f"the database has schema version {version}, and this release reads version {head()}: "
-            "start `deltahub serve` once, which upgrades the database, or run the command of the "
-            "release that wrote it"
+            "upgrade it with `deltahub db upgrade`, or run the command of the release that wrote it"
         )
 
 
 def current(database: Database) -> str | None:
     """The schema version of the database; None before the first migration."""
     with database.read_engine.connect() as connection:
-        return _version(connection)
+        return version_of(connection)
 
 
 def head() -> str:
@@ -85,7 +97,7 @@ def _versions() -> frozenset[str]:
     return frozenset(name.partition("_")[0] for name in names if name.endswith(".py"))
 
 
-def _version(connection: Connection) -> str | None:
+def version_of(connection: Connection) -> str | None:
     """The schema version, from the table that alembic keeps; None before the first migration."""
     if not inspect(connection).has_table("alembic_version"):
         return None
@@ -95,7 +107,7 @@ def _version(connection: Connection) -> str | None:
 
 def _known_version(connection: Connection) -> str | None:
     """The same; SchemaTooNew if this release does not know it."""
-    version = _version(connection)
+    version = version_of(connection)
     if version is not None and version not in _versions():
         raise SchemaTooNew(
             f"the database has schema version {version}, which this release "

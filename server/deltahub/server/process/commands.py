@@ -134,6 +134,7 @@ def _serve_beside(settings: "Settings", listener: socket.socket, *, access_log: 
 
 def _serve(settings: "Settings", how: _How) -> None:
     from deltahub.registry.data_folder import (
+        DATABASE_MOVE,
         GC,
         RESTORE,
         SERVE,
@@ -176,7 +177,7 @@ def _serve(settings: "Settings", how: _How) -> None:
                 )
             _make_administrator(registry)
         except DataFolderBusy as error:
-            if error.command in (GC, RESTORE):
+            if error.command in (GC, RESTORE, DATABASE_MOVE):
                 raise FolderTaken(
                     f"`{error.command}` has {error.place} to itself "
                     f"({error.holder}): start the hub when it has ended"

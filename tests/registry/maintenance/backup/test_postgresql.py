@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, make_url
+from sqlalchemy import create_engine
 
 from deltahub.registry.db.tables.stores import ObjectStore
 from deltahub.registry.maintenance.backup.place import opened_to_read
@@ -18,7 +18,7 @@ from support.registry.backing_up import findings, restored
 from support.registry.collecting import is_clean
 from support.registry.ingested import push_ingested, read_file
 from support.registry.opened import caller, opened_registry
-from support.service.postgresql import postgresql_server
+from support.service.postgresql import new_database, postgresql_server
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def test_everything_comes_back(server: str, tmp_path: Path) -> None:
     with pytest.raises(RestoreRefused, match="has tables already"):
         restored(place, tmp_path / "full", database_url=server)
     assert not (tmp_path / "full").exists()
-    again = made(server, "again")
+    again = new_database(server, "again")
     restored(place, tmp_path / "elsewhere", database_url=again)
     with opened_registry(tmp_path / "elsewhere", database_url=again) as reg:
         assert read_file(reg, revision, "a.bin") == b"a" * 5000
@@ -48,7 +48,7 @@ def test_everything_comes_back(server: str, tmp_path: Path) -> None:
 
 
 def test_the_dump_tells_where_the_lost_hub_had_its_objects(server: str, tmp_path: Path) -> None:
-    with opened_registry(tmp_path, database_url=made(server, "moved")) as reg:
+    with opened_registry(tmp_path, database_url=new_database(server, "moved")) as reg:
         with reg.db.write() as session:
             session.add(ObjectStore(mark="0" * 32, url="s3://hubs/hub1", state="left"))
         backup(reg, str(tmp_path / "place"))
@@ -61,8 +61,8 @@ def test_a_restore_that_ended_after_the_dump_was_loaded_goes_on(
     server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = tmp_path / "place"
-    url, other = made(server, "cut_short"), made(server, "other")
-    with opened_registry(tmp_path, database_url=made(server, "original")) as reg:
+    url, other = new_database(server, "cut_short"), new_database(server, "other")
+    with opened_registry(tmp_path, database_url=new_database(server, "original")) as reg:
         revision = push_ingested(reg, caller(reg, "ann"), "ann/m", {"a.bin": b"a" * 5000})
         backup(reg, str(place))
         original = reg.settings.database_url
@@ -87,12 +87,3 @@ def test_a_restore_that_ended_after_the_dump_was_loaded_goes_on(
 
 def end(*arguments: object) -> None:
     raise KeyboardInterrupt
-
-
-def made(server: str, name: str) -> str:
-    """The URL of a new database."""
-    engine = create_engine(server, isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        connection.exec_driver_sql(f"CREATE DATABASE {name}")
-    engine.dispose()
-    return make_url(server).set(database=name).render_as_string(hide_password=False)
