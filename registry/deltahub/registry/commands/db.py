@@ -142,7 +142,7 @@ def _errors_shown() -> Iterator[None]:
         raise Refused(exc) from exc
     except DataFolderBusy as exc:
         raise InUse(
-            f"the data folder {exc.folder} is in use ({exc.holder}): stop the hub, or wait for the"
+            f"{exc.place} is in use ({exc.holder}): stop the hub, or wait for the"
             " end of that command"
         ) from exc
     except InUseByAnother as exc:
