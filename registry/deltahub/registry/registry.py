@@ -10,8 +10,10 @@ from typing import Final, Self
 from sqlalchemy.exc import SQLAlchemyError
 
 from deltahub.registry.db import schema
+from deltahub.registry.db.measured.database import measure
 from deltahub.registry.db.session import Database
 from deltahub.registry.errors import DataLost
+from deltahub.registry.measures import Measures
 from deltahub.registry.settings import Settings
 from deltahub.registry.storage.cache.object_cache import ObjectCache
 from deltahub.registry.storage.disk import Disk, Folders
@@ -35,6 +37,7 @@ class Registry:
     cache    copies of packs that lie in a bucket
     spool    uploads that are still being received
     scratch  a local folder for temporary files, such as packs while they are written
+    measures what this process has counted, for monitoring
     """
 
     def __init__(
@@ -45,6 +48,7 @@ class Registry:
         spool: Spool,
         disk: Disk,
         cache: ObjectCache | None = None,
+        measures: Measures | None = None,
     ) -> None:
         self.settings = settings
         self.data_dir = settings.data_dir.resolve()
@@ -53,6 +57,7 @@ class Registry:
         self.spool = spool
         self.disk = disk
         self.cache = cache
+        self.measures = measures or Measures()
         self.scratch = self.data_dir / "scratch"
         # Disk space that a cache of this process gives back when the disk gets full, in bytes.
         self.reclaimable_bytes: Callable[[], int] = lambda: 0
@@ -83,12 +88,16 @@ class Registry:
             with translated(str(database.path)):
                 create_private(database.path)
         make_private(data_dir, database.path)
+        measures = Measures()
+        measure(database, measures)
         cache = ObjectCache(data_dir / CACHE, settings.store_cache_bytes, disk)
+        opener = StoreOpener(database, data_dir, settings, disk, cache, measures=measures)
         try:
             with _locked(data_dir / "migrate.lock"):
                 schema.upgrade(database)
-                store = StoreOpener(database, data_dir, settings, disk, cache).current()
-            return cls(settings, database, store, Spool(data_dir / "spool", disk), disk, cache)
+                store = opener.current()
+            spool = Spool(data_dir / "spool", disk)
+            return cls(settings, database, store, spool, disk, cache, measures)
         except BaseException:
             database.close()
             raise
