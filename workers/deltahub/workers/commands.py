@@ -94,6 +94,7 @@ def _run(registry: "Registry", stop: threading.Event) -> NoReturn:
     worker resumes them. The system releases the lock of the data folder.
     """
     from deltahub.registry.errors import RegistryError
+    from deltahub.registry.jobs.worker_measures import MeasuresFile
     from deltahub.workers.engine import Engine
     from deltahub.workers.jobs.kinds import KINDS
     from deltahub.workers.settings import WorkerSettings
@@ -104,8 +105,11 @@ def _run(registry: "Registry", stop: threading.Event) -> NoReturn:
     try:
         engine = Engine(registry, settings, KINDS)
         engine.start()
+        measures = MeasuresFile(registry)
+        measures.start()
         log.info("worker is ready")
         engine.run(stop)
+        measures.write()
         status = 0
     except RegistryError as error:
         log.error("the worker gives up; whoever started it may start it again: %s", error)
