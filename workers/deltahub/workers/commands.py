@@ -31,12 +31,6 @@ def worker(data_dir: Path | None, with_parent: bool) -> None:
 
     if with_parent:
         die_with_parent()
-    logging.basicConfig(
-        level=logging.WARNING,
-        stream=sys.stderr,
-        format="%(asctime)s worker[%(process)d] %(levelname)s %(name)s: %(message)s",
-    )
-    logging.getLogger("deltahub").setLevel(logging.INFO)
     # Before the heavy imports, so that an early stop signal is not lost.
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -58,12 +52,14 @@ def _work(data_dir: Path | None, stop: threading.Event) -> None:
         DataFolderLock,
     )
     from deltahub.registry.errors import RegistryError
+    from deltahub.registry.logs import LogFormatter, log_to_stderr
     from deltahub.registry.registry import Registry
     from deltahub.registry.settings import Settings
     from deltahub.registry.storage.base import StoreError
 
     chosen: dict[str, Any] = {} if data_dir is None else {"data_dir": data_dir}
     settings = Settings(**chosen)
+    log_to_stderr(LogFormatter("worker", settings.log_format))
     cannot_open = f"cannot open the data folder {settings.data_dir.resolve()}"
     try:
         registry = Registry.open(settings)

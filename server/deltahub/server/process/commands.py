@@ -2,7 +2,7 @@
 
 import ctypes
 import gc
-import logging
+import os
 import signal
 import socket
 import sys
@@ -41,20 +41,23 @@ def serve(
     jobs run in a worker process of its own, started here. Exit status: 0 stopped; 1 could not
     start; 2 a setting is wrong; 3 another hub, or `deltahub gc`, has the data folder.
     """
-    # Printed before the imports, because they take a second or more.
-    click.echo("DeltaHub is starting", err=True)
+    # Printed before the imports, because they take a second or more. A log of JSON objects has no
+    # lines for people.
+    is_for_people = os.environ.get("DELTAHUB_LOG_FORMAT") != "json"
+    if is_for_people:
+        click.echo("DeltaHub is starting", err=True)
+    from deltahub.registry.logs import LogFormatter, log_to_stderr
     from deltahub.registry.settings import Settings
-    from deltahub.server.connections.redaction import RedactingFormatter
+    from deltahub.server.connections.redaction import redacted
+    from deltahub.server.connections.request_ids import current_id
 
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(
-        RedactingFormatter("%(asctime)s server[%(process)d] %(levelname)s %(name)s: %(message)s")
-    )
-    logging.basicConfig(level=logging.WARNING, handlers=[handler])
-    logging.getLogger("deltahub").setLevel(logging.INFO)
     given = {"data_dir": data_dir, "host": host, "port": port}
     chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    _serve(Settings(**chosen), with_worker=not no_worker, access_log=access_log)
+    settings = Settings(**chosen)
+    log_to_stderr(LogFormatter("server", settings.log_format, redacted, current_id))
+    _serve(settings, with_worker=not no_worker, access_log=access_log)
+    if is_for_people:
+        click.echo("DeltaHub has stopped", err=True)
 
 
 class FolderTaken(click.ClickException):
@@ -130,7 +133,6 @@ def _serve(settings: "Settings", *, with_worker: bool, access_log: bool) -> None
         _run(server, listener, worker)
         if worker is not None and worker.is_refused:
             raise WorkerRefused("the worker cannot run with these settings: see above")
-    click.echo("DeltaHub has stopped", err=True)
 
 
 def _cannot_open(settings: "Settings", error: Exception) -> str:
