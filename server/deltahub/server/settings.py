@@ -121,6 +121,11 @@ class ServerSettings(EnvironmentSettings):
         ge=1,
         description="Connections of one address that are open at once, except of trusted proxies.",
     )
+    metrics_token: str | None = Field(
+        default=None,
+        min_length=16,
+        description="Secret with which GET /metrics may be read, besides administrators' tokens.",
+    )
     has_embedded_worker: bool = Field(
         default=True, description="Start a worker process next to the server."
     )
@@ -129,6 +134,12 @@ class ServerSettings(EnvironmentSettings):
     )
     stop_grace_s: int = Field(
         default=10, ge=0, description="How long a stopping server lets transfers finish."
+    )
+    drain_s: float = Field(
+        default=0.0,
+        ge=0,
+        description="How long a server that was asked to stop goes on to take requests, while "
+        "/readyz says 503, so that load balancers turn to others.",
     )
     keep_alive_s: int = Field(
         default=30, ge=1, description="How long an idle connection is kept open."
