@@ -31,12 +31,14 @@ from support.service.tls_proxy import NGINX, TlsProxy, make_certificates, wait_f
 ROOT = Path(__file__).resolve().parents[2]
 RUN_HERE = {
     "aws-lifecycle", "aws-policy", "Caddyfile", "credentials", "deltahub.service",
-    "deltahub-gc.service", "deltahub-gc.timer", "nginx.conf",
+    "deltahub-gc.service", "deltahub-gc.timer", "nginx.conf", "prometheus.yml",
 }  # fmt: skip
 
 
 def test_every_named_block_is_run_by_a_test() -> None:
-    assert sorted(names()) == sorted(RUN_HERE)  # by test_compose.py, test_policy.py and here
+    assert sorted(names()) == sorted(
+        RUN_HERE
+    )  # by test_alerts.py, test_compose.py, test_policy.py and here
 
 
 # A proxy with TLS
