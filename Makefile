@@ -63,8 +63,10 @@ test-postgresql: $(STAMP)
 test-s3: $(STAMP)
 	$(PY) -m pytest tests/s3
 
-# Builds the wheel and what the Dockerfile says, which takes four minutes, and runs both.
+# Builds the wheel and what the Dockerfile says, which takes four minutes, and runs both. The alert
+# rules are checked by promtool, from Debian's package.
 test-operations: $(STAMP)
+	$(PY) tests/support/service/promtool.py
 	$(PY) -m pytest tests/operations
 
 # Environments of five clients are made once, in .cache/clients: half a minute, 320 MB.

@@ -31,7 +31,7 @@ from support.service.tls_proxy import NGINX, TlsProxy, make_certificates, wait_f
 ROOT = Path(__file__).resolve().parents[2]
 RUN_HERE = {
     "aws-lifecycle", "aws-policy", "Caddyfile", "credentials", "database-move",
-    "deltahub.service", "deltahub-gc.service", "deltahub-gc.timer", "nginx.conf",
+    "deltahub.service", "deltahub-gc.service", "deltahub-gc.timer", "nginx.conf", "prometheus.yml",
 }  # fmt: skip
 
 

@@ -10,9 +10,11 @@ from typing import Final, Self
 from sqlalchemy.exc import SQLAlchemyError
 
 from deltahub.registry.db import schema
+from deltahub.registry.db.measured.database import measure
 from deltahub.registry.db.opening.moved import refuse_moved
 from deltahub.registry.db.session import Database
 from deltahub.registry.errors import DataLost
+from deltahub.registry.measures import Measures
 from deltahub.registry.settings import Settings
 from deltahub.registry.spools.base import Spool
 from deltahub.registry.spools.bucket.spool import BucketSpool
@@ -39,6 +41,7 @@ class Registry:
     cache    copies of packs that lie in a bucket
     spool    uploads that are still being received; spool_folder: those of this machine
     scratch  a local folder for temporary files, such as packs while they are written
+    measures what this process has counted, for monitoring
     """
 
     def __init__(
@@ -48,6 +51,7 @@ class Registry:
         store: DeferringStore,
         disk: Disk,
         cache: ObjectCache | None = None,
+        measures: Measures | None = None,
     ) -> None:
         self.settings = settings
         self.data_dir = settings.data_dir.resolve()
@@ -55,6 +59,7 @@ class Registry:
         self.store = store
         self.disk = disk
         self.cache = cache
+        self.measures = measures or Measures()
         self.scratch = self.data_dir / "scratch"
         self.spool_folder = self.data_dir / SPOOL
         self.spool = self._open_spool()
@@ -85,7 +90,10 @@ class Registry:
             for folder in ("scratch", SPOOL, OBJECTS):
                 folders.ensure(data_dir / folder)
         database = Database(settings.effective_database_url)
+        measures = Measures()
+        measure(database, measures)
         cache = ObjectCache(data_dir / CACHE, settings.store_cache_bytes, disk)
+        opener = StoreOpener(database, data_dir, settings, disk, cache, measures=measures)
         try:
             with schema_lock(data_dir):
                 refuse_moved(database.url)  # again: a move may have held the lock until now
@@ -94,8 +102,8 @@ class Registry:
                         create_private(database.path)
                 make_private(data_dir, database.path)
                 schema.upgrade(database)
-                store = StoreOpener(database, data_dir, settings, disk, cache).current()
-            return cls(settings, database, store, disk, cache)
+                store = opener.current()
+            return cls(settings, database, store, disk, cache, measures)
         except BaseException:
             database.close()
             raise

@@ -41,7 +41,8 @@ def _named_fault(prefix: str, error: ErrorDetails) -> str:
     if not error["loc"]:  # settings that do not fit together: the message names them
         return text
     variable = f"{prefix}{'_'.join(map(str, error['loc'])).upper()}"
-    return f"{variable}={_printable(error['input'])}: {text}"
+    value = "***" if variable.endswith("_TOKEN") else _printable(error["input"])
+    return f"{variable}={value}: {text}"
 
 
 def _printable(value: object) -> str:
@@ -104,6 +105,9 @@ class Settings(EnvironmentSettings):
     s3_timeout_s: float = Field(default=30.0, gt=0, description="Longest wait for the service.")
     s3_retry_s: float = Field(
         default=30.0, ge=0, description="How long a request that failed for a moment is repeated."
+    )
+    log_format: Literal["text", "json"] = Field(
+        default="text", description="Lines of the log of server and worker: text, or JSON objects."
     )
     host: str = Field(default="127.0.0.1", description="Address that `deltahub serve` binds.")
     port: int = Field(default=8377, ge=0, le=65535, description="Port; 0 takes a free one.")

@@ -13,12 +13,14 @@ from deltahub.server.hf.app import create_hugging_face_app
 from deltahub.server.hf.dispatch import HuggingFaceDispatch, is_hugging_face
 from deltahub.server.hf.errors import refusal
 from deltahub.server.hub import Hub
+from deltahub.server.monitoring.metrics import Monitoring
 from deltahub.server.public_url import PublicUrl
 from deltahub.server.routes import (
     files,
     history,
     info,
     jobs,
+    probes,
     quotas,
     rebuilding,
     repositories,
@@ -61,6 +63,7 @@ def create_app(
         generate_unique_id_function=_operation_id,
     )
     app.state.hub = Hub(registry, settings or ServerSettings(), traffic or Traffic())
+    app.state.monitoring = Monitoring(app.state.hub)
     errors.install(app)
     app.add_middleware(HuggingFaceDispatch, hugging_face=create_hugging_face_app(app.state.hub))
     app.add_middleware(Disconnects)
@@ -74,6 +77,7 @@ def create_app(
     for module in _ROUTERS:
         v1.include_router(module.router)
     app.include_router(v1)
+    app.include_router(probes.router)
 
     @app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
     async def get_root() -> RedirectResponse:

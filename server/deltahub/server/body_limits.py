@@ -4,7 +4,7 @@ They hold for every route, except for those declared with `streams_body`: their 
 body themselves.
 """
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any, Final, TypeVar
 
@@ -13,11 +13,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive
 
+from deltahub.server.connections.exchanges import ROUTE_KEY
 from deltahub.server.hub import Hub, caller_of
 from deltahub.server.streaming.bodies import read_body, too_large
 from deltahub.server.streaming.body_wait import BodyWait
 from deltahub.server.streaming.client_slots import client_key
-from deltahub.server.turns import cost_of, in_turn
+from deltahub.server.turns import Handle, cost_of, in_turn
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
@@ -46,8 +47,18 @@ class BoundedRoute(APIRoute):
         """Whether the handler reads the body itself."""
         return self.endpoint in _STREAMING
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+    def get_route_handler(self) -> Handle:
         """Return FastAPI's handler, wrapped to read the body first."""
+        handle = self._bounded_handler()
+
+        async def noted(request: Request) -> Response:
+            # Also of requests that get no turn: those who count requests ask for the route.
+            setattr(request.state, ROUTE_KEY, self.path)
+            return await handle(request)
+
+        return noted
+
+    def _bounded_handler(self) -> Handle:
         handle = super().get_route_handler()
         if self.is_streaming:
             # For a body parameter FastAPI would read the whole body before it calls the handler.

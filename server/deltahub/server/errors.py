@@ -25,6 +25,7 @@ from deltahub.registry.storage.base import (
     StoreUnavailable,
 )
 from deltahub.server.connections.redaction import redacted
+from deltahub.server.connections.request_ids import current_id
 from deltahub.server.streaming.bodies import BodyCut, BodyLimit
 from deltahub.server.streaming.ranges import UnsatisfiableRange
 
@@ -133,8 +134,11 @@ def envelope(code: str, message: str, headers: Mapping[str, str] | None = None) 
         all_headers["WWW-Authenticate"] = 'Bearer realm="DeltaHub"'
     if status == 503:
         all_headers["Retry-After"] = "1"
-    body = {"error": {"code": code, "message": message}}
-    return JSONResponse(body, status_code=status, headers=all_headers)
+    error = {"code": code, "message": message}
+    request_id = current_id()
+    if status >= 500 and request_id is not None:
+        error["request_id"] = request_id
+    return JSONResponse({"error": error}, status_code=status, headers=all_headers)
 
 
 def install(app: FastAPI) -> None:
@@ -273,4 +277,11 @@ def _http(request: Request, error: Exception) -> Response:
 
 def _unexpected(request: Request, error: Exception) -> Response:
     log.error("path=%s broke", redacted(request.url.path), exc_info=error)
-    return _answer(request, "internal_error", "the hub made a mistake; its log has the details")
+    return _answer(request, "internal_error", mistake())
+
+
+def mistake() -> str:
+    """Return the sentence for a fault of the hub."""
+    request_id = current_id()
+    under = "" if request_id is None else f" under request={request_id}"
+    return f"the hub made a mistake; its log has the details{under}"

@@ -272,6 +272,25 @@ class Hub:
         """The parts of the hub that do not work, whoever else waits for an answer."""
         return await anyio.to_thread.run_sync(self.health.problems, limiter=self._health_thread)
 
+    @property
+    def queues(self) -> Mapping[str, FairQueue]:
+        """All queues of turns, by the names that monitoring shows."""
+        return {
+            "downloads": self._streaming,
+            "small_files": self._answering,
+            "uploads": self._uploading,
+            "verifications": self._verifying,
+            "xet_shards": self._assembling,
+            "publications": self._publishing,
+            "small_bodies": self.small_bodies,
+            "large_bodies": self.large_bodies,
+            "writes": self.writes,
+            "reads": self.reads,
+            "reports": self.heavy_reads,
+            "long_lists": self.long_answers,
+            "events": self.watches,
+        }
+
     def leave_room(self) -> None:
         """Drop copies on the disk while it is short of space; to be called at intervals."""
         self.hot_bases.leave_room()

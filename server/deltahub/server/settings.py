@@ -136,6 +136,11 @@ class ServerSettings(EnvironmentSettings):
         le=64,
         description="Server processes of this machine, which share its address.",
     )
+    metrics_token: str | None = Field(
+        default=None,
+        min_length=16,
+        description="Secret with which GET /metrics may be read, besides administrators' tokens.",
+    )
     has_embedded_worker: bool = Field(
         default=True, description="Start a worker process next to the server."
     )
@@ -144,6 +149,12 @@ class ServerSettings(EnvironmentSettings):
     )
     stop_grace_s: int = Field(
         default=10, ge=0, description="How long a stopping server lets transfers finish."
+    )
+    drain_s: float = Field(
+        default=0.0,
+        ge=0,
+        description="How long a server that was asked to stop goes on to take requests, while "
+        "/readyz says 503, so that load balancers turn to others.",
     )
     keep_alive_s: int = Field(
         default=30, ge=1, description="How long an idle connection is kept open."

@@ -8,7 +8,10 @@ from hashlib import sha256
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from deltahub.server.connections.redaction import RedactingFormatter, redacted
+import pytest
+
+from deltahub.registry.logs import Format, LogFormatter
+from deltahub.server.connections.redaction import redacted
 from support.service.hf_door import batch
 from support.service.hub import ServedHub, served_hub
 
@@ -71,14 +74,15 @@ def test_no_log_has_a_secret(tmp_path: Path) -> None:
         assert secret[8:40] not in told
 
 
-def test_a_traceback_is_logged_without_secrets() -> None:
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_a_traceback_is_logged_without_secrets(log_format: Format) -> None:
     secret = "eyJ0b2tlbiI6IiIsImV4cCI6MX0.abcDEF-_0123456789"
     record = logging.LogRecord("x", logging.ERROR, "f", 1, "at %s", (f"/a/{secret}/b",), None)
     try:
         raise ValueError(f"dh_0123456789abcdef and https://hub/{secret}?x=1")
     except ValueError as error:
         record.exc_info = (ValueError, error, error.__traceback__)
-    text = RedactingFormatter("%(message)s").format(record)
+    text = LogFormatter("server", log_format, redacted).format(record)
     assert "/a/eyJ.../b" in text
     assert "dh_..." in text
     assert "0123456789" not in text

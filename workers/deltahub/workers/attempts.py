@@ -53,6 +53,10 @@ _LOOK_INTERVAL_S = 1.0
 _WRITE_PAUSE_MAX_S = 15.0
 
 
+# How an attempt ends, for those who count: a repeated job begins another attempt later.
+_OUTCOMES = ("done", "failed", "cancelled", "repeated")
+
+
 class EngineFailed(Exception):
     """The engine could not run or record a step. The job is repeated from the beginning."""
 
@@ -102,6 +106,9 @@ class AttemptRunner:
         self._n_waiting = dict.fromkeys(settings.n_turns, 0)
         # Of attempts that run; one that waits for its turn has none.
         self._processes: dict[Attempt, ComputeProcess] = {}
+        for kind in kinds:
+            for outcome in _OUTCOMES:
+                registry.measures.job_seconds.expect((kind, outcome))
 
     def attempt_of(self, job: Job) -> Attempt:
         """The job's attempt now, by today's steps."""
@@ -173,12 +180,14 @@ class AttemptRunner:
 
     def _run_to_result(self, attempt: Attempt) -> None:
         started_at = time.monotonic()
+        kind_name = "unknown"
         try:
             with self._registry.db.read() as session:
                 job = session.get(Job, attempt.job_id)
             if job is None or job.state != "running" or self.attempt_of(job) != attempt:
                 return
             kind = self._kinds.get(job.kind)
+            kind_name = "unknown" if kind is None else job.kind
             if kind is None:
                 raise StepFailed(JobFailed.code, f"this version knows no job of kind {job.kind!r}")
             run_step = partial(self._run_step, attempt)
@@ -191,24 +200,27 @@ class AttemptRunner:
             self._write(
                 lambda session: queue.mark_cancelled(session, attempt.job_id, attempt.number)
             )
+            outcome = "cancelled"
         except Exception as error:
-            self._end_with_error(attempt, error)
+            outcome = self._end_with_error(attempt, error)
         else:
             self._write(
                 lambda session: queue.mark_done(session, attempt.job_id, result, attempt.number)
             )
+            outcome = "done"
             duration_s = time.monotonic() - started_at
             log.info("job=%s kind=%s done duration_s=%.3f", job.id, job.kind, duration_s)
+        self._registry.measures.job_seconds.add((kind_name, outcome), time.monotonic() - started_at)
 
-    def _end_with_error(self, attempt: Attempt, error: Exception) -> None:
-        """Write down that an attempt failed: the job is repeated later, or has failed."""
+    def _end_with_error(self, attempt: Attempt, error: Exception) -> str:
+        """Write down that an attempt failed: the job is "repeated" later, or has "failed"."""
         if isinstance(error, EngineFileDamaged):
             self.damage = error
         is_passing = isinstance(error, EngineFileDamaged | EngineFailed) or is_transient(error)
         if is_passing or (isinstance(error, StepFailed) and error.is_transient):
             log.warning("job=%s is repeated later code=%s: %s", attempt.job_id, _code(error), error)
             self._write(lambda session: self.postpone(session, attempt, error))
-            return
+            return "repeated"
         if not isinstance(error, StepFailed):
             log.error("job=%s broke between steps", attempt.job_id, exc_info=error)
         log.warning("job=%s failed code=%s: %s", attempt.job_id, _code(error), error)
@@ -217,6 +229,7 @@ class AttemptRunner:
                 session, attempt.job_id, _code(error), str(error), attempt.number
             )
         )
+        return "failed"
 
     def _write(self, change: Callable[[WriteSession], object]) -> None:
         """Write the end of an attempt, as soon as the database takes it.

@@ -40,12 +40,6 @@ def worker(
 
     if with_parent:
         die_with_parent()
-    logging.basicConfig(
-        level=logging.WARNING,
-        stream=sys.stderr,
-        format="%(asctime)s worker[%(process)d] %(levelname)s %(name)s: %(message)s",
-    )
-    logging.getLogger("deltahub").setLevel(logging.INFO)
     # Before the heavy imports, so that an early stop signal is not lost.
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -68,6 +62,7 @@ def _work(data_dir: Path | None, asked: dict[str, Any], stop: threading.Event) -
     )
     from deltahub.registry.errors import RegistryError
     from deltahub.registry.leases.locks import together
+    from deltahub.registry.logs import LogFormatter, log_to_stderr
     from deltahub.registry.registry import Registry
     from deltahub.registry.settings import Settings
     from deltahub.registry.storage.base import StoreError
@@ -76,6 +71,7 @@ def _work(data_dir: Path | None, asked: dict[str, Any], stop: threading.Event) -
     worker_settings = WorkerSettings(**asked)
     chosen: dict[str, Any] = {} if data_dir is None else {"data_dir": data_dir}
     settings = Settings(**chosen)
+    log_to_stderr(LogFormatter("worker", settings.log_format))
     cannot_open = f"cannot open the data folder {settings.data_dir.resolve()}"
     try:
         registry = Registry.open(settings)
@@ -108,6 +104,7 @@ def _run(
 ) -> int:
     """Run jobs until `stop` is set; the exit status of the process, which must end then."""
     from deltahub.registry.errors import RegistryError
+    from deltahub.registry.jobs.worker_measures import MeasuresFile
     from deltahub.registry.leases.signs_of_life import mark_gone
     from deltahub.workers.engine import Engine
     from deltahub.workers.jobs.kinds import KINDS
@@ -116,8 +113,11 @@ def _run(
     try:
         engine = Engine(registry, settings, KINDS, held.id, held.mark_looked)
         engine.start()
+        measures = MeasuresFile(registry)
+        measures.start()
         log.info("worker is ready")
         engine.run(stop)
+        measures.write()
     except RegistryError as error:
         log.error("the worker gives up; whoever started it may start it again: %s", error)
         return 1

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from threading import Lock
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from deltahub.codecs.errors import CodecError
 from deltahub.codecs.files.recipe import Recipe
@@ -59,6 +59,11 @@ class FileReader(TensorReader):
         self._recipes: ByteCache[tuple[str, bytes], RecipeIndex] = ByteCache(RECIPE_CACHE_BYTES)
         # Row id -> location of the recipe: a Xet download needs the same recipe every 64 MiB.
         self._recipe_places: Memo[int, TensorLocation | None] = Memo(registry.db)
+
+    @property
+    def caches(self) -> Mapping[str, ByteCache[Any, Any]]:
+        """What is kept in memory, by name: for monitoring."""
+        return {"blocks": self._blocks, "places": self._places, "recipes": self._recipes}
 
     def stream_file(
         self, file: File, start: int, end: int, chunk_bytes: int = MIB

@@ -12,6 +12,7 @@ from typing import Final, Literal
 
 from sqlalchemy import select
 
+from deltahub.registry.db import schema
 from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.errors import DataLost, StorageFull, Unavailable
 from deltahub.registry.jobs.store_watch import StoreWatch
@@ -45,6 +46,7 @@ class Health:
         self._reg = reg
         self._store = StoreWatch(reg)
         self._worker_due_at = 0.0
+        self._is_database_away = False
 
     def start(self) -> None:
         """Ask the store at intervals from now on, in a thread, until stop()."""
@@ -59,34 +61,47 @@ class Health:
 
     def problems(self) -> list[Problem]:
         """The parts of the hub that do not work. Waits for the database, not for the store."""
-        found = []
-        database = _database_problem(self._reg)
-        # Without the database nobody knows which store is the hub's.
-        store = self._store.problem() if database is None else None
+        found = self.serving_problems()
         worker = worker_problem(self._reg)
         if worker is None:
             self._worker_due_at = 0.0  # it has come: from now on its end is a problem
         elif time.monotonic() < self._worker_due_at:
             worker = None
-        if database is not None:
-            found.append(Problem("database", database))
-        if store is not None:
-            found.append(Problem("store", store))
         if worker is not None:
             found.append(Problem("worker", worker))
         return found
 
+    def serving_problems(self) -> list[Problem]:
+        """The parts that this server needs for requests and that do not work; as problems()."""
+        database = self._database_problem()
+        if database is not None:
+            # Without the database nobody knows which store is the hub's.
+            return [Problem("database", database)]
+        store = self._store.problem()
+        return [] if store is None else [Problem("store", store)]
 
-def _database_problem(reg: Registry) -> str | None:
-    try:
-        with reg.db.read() as session:
-            session.scalar(select(Job.id).limit(1))
-    except (DataLost, StorageFull, Unavailable) as error:
-        # Not the error's own message: it may name the database's host, and everybody may ask.
-        log.warning("the hub is degraded: %s", error)
-        what = "is damaged" if isinstance(error, DataLost) else "does not answer"
-        return f"the database {what}; the server's log says why"
-    return None
+    def _database_problem(self) -> str | None:
+        try:
+            with self._reg.db.read() as session:
+                session.scalar(select(Job.id).limit(1))
+            with self._reg.db.errors_translated():
+                version = schema.current(self._reg.db)
+        except (DataLost, StorageFull, Unavailable) as error:
+            # Not the error's own message: it may name the database's host, and everybody may ask.
+            if not self._is_database_away:
+                log.warning("the hub is degraded: %s", error)
+            self._is_database_away = True
+            what = "is damaged" if isinstance(error, DataLost) else "does not answer"
+            return f"the database {what}; the server's log says why"
+        if self._is_database_away:
+            log.info("the database answers again")
+        self._is_database_away = False
+        if version == schema.head():
+            return None
+        return (
+            f"the database has schema version {version}, and this server needs {schema.head()}:"
+            " another release has changed it, so start that one"
+        )
 
 
 def worker_problem(reg: Registry) -> str | None:

@@ -36,6 +36,12 @@ def served_queues(reg: Registry) -> set[str] | None:
     return {queue for worker in workers for queue in worker.about.get("queues", ())}
 
 
+def worker_seen_at(reg: Registry) -> float | None:
+    """When a worker last looked for jobs, in seconds since 1970; None if no worker runs."""
+    silent = silent_s(reg)
+    return None if silent is None else time.time() - silent
+
+
 def silent_s(reg: Registry) -> float | None:
     """Seconds since a worker last looked for jobs; None without one."""
     if not reg.db.is_sqlite:

@@ -12,20 +12,28 @@ V = TypeVar("V")
 class ByteCache(Generic[K, V]):
     """Keeps the most recently used values, up to `limit_bytes` as the callers count them.
 
-    A value larger than the limit is not kept.
+    A value larger than the limit is not kept. n_hits, n_misses: calls of get() since it was made.
     """
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit = limit_bytes
         self._used = 0
+        self.n_hits = 0
+        self.n_misses = 0
         self._values: OrderedDict[K, tuple[V, int]] = OrderedDict()
         self._lock = Lock()
+
+    @property
+    def used_bytes(self) -> int:
+        return self._used
 
     def get(self, key: K) -> V | None:
         with self._lock:
             found = self._values.get(key)
             if found is None:
+                self.n_misses += 1
                 return None
+            self.n_hits += 1
             self._values.move_to_end(key)
             return found[0]
 

@@ -17,6 +17,7 @@ from deltahub.registry.db.session import Database, ReadSession
 from deltahub.registry.db.tables.stores import ObjectStore
 from deltahub.registry.db.versioned_cache import Memo
 from deltahub.registry.errors import DataLost
+from deltahub.registry.measures import Measures
 from deltahub.registry.settings import Settings
 from deltahub.registry.storage.base import MARK, Store, StoreUnavailable
 from deltahub.registry.storage.cache.object_cache import ObjectCache
@@ -61,6 +62,7 @@ class StoreOpener:
     """Opens the stores of one hub.
 
     cache: of packs that are read from a bucket. is_read_only: create and delete nothing.
+    measures: where the operations of the stores are counted.
     """
 
     database: Database
@@ -69,6 +71,7 @@ class StoreOpener:
     disk: Disk
     cache: ObjectCache | None = None
     is_read_only: bool = False
+    measures: Measures | None = None
 
     def current(self) -> DeferringStore:
         """The store of the hub's objects, which follows them when they move to another place.
@@ -134,6 +137,7 @@ class StoreOpener:
             self.settings,
             self.disk,
             cache=self.cache,
+            measures=self.measures,
             is_read_only=self.is_read_only,
         )
 

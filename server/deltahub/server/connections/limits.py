@@ -46,6 +46,19 @@ class ConnectionLimits:
         self._reported_at = -_REPORT_EVERY_S
 
     @property
+    def n_open(self) -> int:
+        return len(self._address_of)
+
+    @property
+    def n_idle(self) -> int:
+        """Open connections without a request."""
+        return len(self._idle)
+
+    @property
+    def total(self) -> int:
+        return self._total
+
+    @property
     def is_short(self) -> bool:
         """Whether more than three quarters of all connections are open."""
         return 4 * len(self._address_of) > 3 * self._total

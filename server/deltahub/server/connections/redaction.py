@@ -1,6 +1,5 @@
 """Cuts secrets out of logs: tokens, and the signed links that need no token."""
 
-import logging
 import re
 from typing import Final
 
@@ -12,10 +11,3 @@ _SECRET: Final = re.compile(r"(?<![\w-])(dh_|eyJ)[\w-]{8,}(?:\.[\w-]*)?")
 def redacted(text: str) -> str:
     """Return the text with `...` for the secret part of every token and signed link."""
     return _SECRET.sub(r"\1...", text)
-
-
-class RedactingFormatter(logging.Formatter):
-    """Formats log records, tracebacks included, without tokens and signed links."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return redacted(super().format(record))

@@ -26,7 +26,7 @@ class Refusal(Exception):
     message: str
     headers: tuple[str, ...] = ()
 
-    def to_bytes(self) -> bytes:
+    def to_bytes(self, request_id: str) -> bytes:
         """The whole answer, after which the connection closes."""
         body = json.dumps({"error": {"code": self.code, "message": self.message}}).encode()
         head = [
@@ -34,6 +34,7 @@ class Refusal(Exception):
             "content-type: application/json",
             f"content-length: {len(body)}",
             "connection: close",
+            f"x-request-id: {request_id}",
             *self.headers,
         ]
         return "\r\n".join([*head, "", ""]).encode() + body

@@ -6,6 +6,7 @@ from urllib.parse import unquote
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from deltahub.registry.names import RESERVED_NAMESPACES
+from deltahub.server.connections.exchanges import DOOR_KEY
 
 # First parts of paths of that API; no namespace may have these names.
 FIRST_PARTS: Final = frozenset({"api", "cas", "lfs", "datasets", "spaces", "oauth"})
@@ -27,6 +28,7 @@ class HuggingFaceDispatch:
         if scope["type"] != "http" or not is_hugging_face(scope["path"]):
             await self._app(scope, receive, send)
             return
+        scope.setdefault("state", {})[DOOR_KEY] = door_of(scope["path"])
         raw: bytes = scope.get("raw_path") or scope["path"].encode()
         await self._hugging_face({**scope, "path": inner_path(raw)}, receive, send)
 
@@ -42,6 +44,13 @@ def is_hugging_face(path: str) -> bool:
         return True  # the web page of a model
     is_lfs = parts[-4:-1] == ["info", "lfs", "objects"] or "info/lfs/" in path
     return is_lfs or (len(parts) > 2 and not _FILE_PARTS.isdisjoint(parts[1:3]))
+
+
+def door_of(path: str) -> str:
+    """Return which of the APIs of Hugging Face clients a path belongs to: cas, lfs or hf."""
+    if path.startswith("/cas/"):
+        return "cas"
+    return "lfs" if path.startswith("/lfs/") or "/info/lfs/" in path else "hf"
 
 
 def inner_path(raw_path: bytes) -> str:

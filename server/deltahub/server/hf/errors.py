@@ -20,6 +20,7 @@ from deltahub.server.errors import (
     LengthRequired,
     header_text,
     log_failure,
+    mistake,
     public_text,
     sentence_of,
     wire_code,
@@ -175,4 +176,4 @@ def _methods(request: Request) -> set[str]:
 
 def _unexpected(request: Request, error: Exception) -> Response:
     log.error("path=%s broke", redacted(request.url.path), exc_info=error)
-    return refusal("internal_error", "the hub made a mistake; its log has the details")
+    return refusal("internal_error", mistake())

@@ -2,7 +2,6 @@
 
 import ctypes
 import gc
-import logging
 import os
 import signal
 import socket
@@ -56,29 +55,30 @@ def serve(
     jobs run in a worker process of its own, started here. Exit status: 0 stopped; 1 could not
     start; 2 a setting is wrong; 3 another hub, or `deltahub gc`, has the data folder.
     """
-    if listener is None:
-        # Printed before the imports, because they take a second or more.
+    # Printed before the imports, because they take a second or more. A log of JSON objects has no
+    # lines for people.
+    is_for_people = listener is None and os.environ.get("DELTAHUB_LOG_FORMAT") != "json"
+    if is_for_people:
         click.echo("DeltaHub is starting", err=True)
     if with_parent:
         from deltahub.registry.parent import die_with_parent
 
         die_with_parent()
+    from deltahub.registry.logs import LogFormatter, log_to_stderr
     from deltahub.registry.settings import Settings
-    from deltahub.server.connections.redaction import RedactingFormatter
+    from deltahub.server.connections.redaction import redacted
+    from deltahub.server.connections.request_ids import current_id
 
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(
-        RedactingFormatter("%(asctime)s server[%(process)d] %(levelname)s %(name)s: %(message)s")
-    )
-    logging.basicConfig(level=logging.WARNING, handlers=[handler])
-    logging.getLogger("deltahub").setLevel(logging.INFO)
     given = {"data_dir": data_dir, "host": host, "port": port}
     chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    settings = Settings(**chosen)
+    log_to_stderr(LogFormatter("server", settings.log_format, redacted, current_id))
     if listener is not None:
-        _serve_beside(Settings(**chosen), socket.socket(fileno=listener), access_log=access_log)
+        _serve_beside(settings, socket.socket(fileno=listener), access_log=access_log)
     else:
-        how = _How(not no_worker, access_log, workers)
-        _serve(Settings(**chosen), how)
+        _serve(settings, _How(not no_worker, access_log, workers))
+    if is_for_people:
+        click.echo("DeltaHub has stopped", err=True)
 
 
 class FolderTaken(click.ClickException):
@@ -218,7 +218,6 @@ def _serve(settings: "Settings", how: _How) -> None:
             raise WorkerRefused("the worker cannot run with these settings: see above")
         if isinstance(server, ServerProcesses) and server.is_refused:
             raise WorkerRefused("the servers cannot run with these settings: see above")
-    click.echo("DeltaHub has stopped", err=True)
 
 
 def _cannot_open(settings: "Settings", error: Exception) -> str:

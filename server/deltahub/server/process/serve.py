@@ -3,6 +3,7 @@
 import logging
 import socket
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from types import FrameType
@@ -14,10 +15,13 @@ from deltahub.registry.errors import RegistryError
 from deltahub.registry.packs.tensor_reader import RANGE_BYTES
 from deltahub.registry.registry import Registry
 from deltahub.server.app import create_app
-from deltahub.server.connections.access_log import AccessLog
+from deltahub.server.connections.access_log import log_exchange
 from deltahub.server.connections.addresses import Proxies, with_mapped
+from deltahub.server.connections.exchanges import Exchanges
 from deltahub.server.connections.limits import ConnectionLimits
 from deltahub.server.hub import Hub
+from deltahub.server.monitoring.metrics import Monitoring
+from deltahub.server.monitoring.of_server import Watched
 from deltahub.server.process.open_files import connections_within
 from deltahub.server.settings import ServerSettings
 from deltahub.server.streaming.metering import Traffic, metered_protocol
@@ -87,14 +91,21 @@ class HubServer(uvicorn.Server):
         self._limits = ConnectionLimits(total, settings.connections_per_address, proxies)
         app = create_app(registry, settings, self.traffic)
         self._hub: Hub = app.state.hub
+        self.monitoring: Monitoring = app.state.monitoring
+        watchers = [self.monitoring.requests.add, *([log_exchange] if access_log else [])]
+        exchanges = Exchanges(app, watchers)
+        self.monitoring.watched = Watched(exchanges, self._limits)
+        self._drain_s = settings.drain_s
+        self._drained_at: float | None = None
         if has_worker:
             self._hub.health.expect_worker()
         self._chores = (
             _Chore("room", self._hub.leave_room),
             _Chore("lists", self._hub.update_lists),
+            _Chore("codecs", self.monitoring.codecs.go_on),
         )
         config = uvicorn.Config(
-            AccessLog(app) if access_log else app,
+            exchanges,
             http=metered_protocol(self.traffic, self._limits, settings.idle_s),
             ws="none",
             loop="uvloop",
@@ -138,15 +149,25 @@ class HubServer(uvicorn.Server):
         if counter % _TICKS_PER_CHORE == 0:
             for chore in self._chores:
                 chore.start()
+        if self._drained_at is not None and time.monotonic() >= self._drained_at:
+            self.should_exit = True
         return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop on a signal, at its first one after the drain: /readyz sends clients elsewhere."""
         if self._on_signal is not None:
             self._on_signal()
-        super().handle_exit(sig, frame)
+        is_first = not self.monitoring.readiness.is_stopping
+        self.monitoring.readiness.is_stopping = True
+        if is_first and self._drain_s > 0:
+            self._drained_at = time.monotonic() + self._drain_s
+            log.info("the hub takes requests for another %g s, and then stops", self._drain_s)
+        else:
+            super().handle_exit(sig, frame)
 
     def stop(self) -> None:
-        """Ask the server to stop. Safe from any thread; does not wait."""
+        """Ask the server to stop now. Safe from any thread; does not wait."""
+        self.monitoring.readiness.is_stopping = True
         self.should_exit = True
 
 

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from starlette.responses import Response
 
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
@@ -33,6 +33,9 @@ def json_answer(shown: Out) -> Response:
 class ErrorDetail(Out):
     code: str
     message: str
+    request_id: str | None = Field(
+        default=None, description="of faults of the hub: by it the operator finds them in the log"
+    )
 
 
 class ErrorOut(Out):

@@ -21,6 +21,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from deltahub.server.connections.request_ids import carried
 from deltahub.server.streaming.body_wait import BodyWait
 from deltahub.server.streaming.chunks import Chunk
 from deltahub.server.streaming.client_slots import ClientKey, FairQueue
@@ -208,7 +209,7 @@ class ChunkStream(Response):
             return next(self._chunks, None)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
-        future = self._threads.submit(work)
+        future = self._threads.submit(carried(work))
         self._work = future
         return await asyncio.wrap_future(future)
 

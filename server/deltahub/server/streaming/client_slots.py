@@ -62,7 +62,8 @@ class FairQueue:
     Of those who wait, the client that has the fewest slots comes first, then the request that came
     first. A client with a slot takes no other one from the last quarter of all slots, or of those
     for guests, so that a client with none seldom waits. A request waits up to timeout_s seconds.
-    bounds: the limits in words, for the refusal.
+    bounds: the limits in words, for the refusal. n_refused, n_cut: requests that waited in vain,
+    and holders that were cut, since the server started.
 
     While a client waits, a holder that has waited longer than slow_s for its own client is cut: the
     slowest one of the client with the most slots.
@@ -86,11 +87,30 @@ class FairQueue:
         self._guests = total if guests is None else guests
         self._slow_s = slow_s
         self._n_claims = 0
+        self.n_refused = 0
+        self.n_cut = 0
         # Entries are kept only for clients that have or want a slot: addresses are unlimited.
         self._n_held: Counter[ClientKey] = Counter()
         self._n_guests = 0
         self._held: dict[_Claim, None] = {}
         self._waiting: dict[ClientKey, deque[_Claim]] = {}
+
+    @property
+    def total(self) -> int:
+        return self._total
+
+    @property
+    def n_taken(self) -> int:
+        return len(self._held)
+
+    @property
+    def n_waiting(self) -> int:
+        return sum(len(claims) for claims in list(self._waiting.values()))
+
+    @property
+    def n_asked(self) -> int:
+        """How many requests have asked for a slot, whether they got one or not."""
+        return self._n_claims
 
     @asynccontextmanager
     async def slot(
@@ -120,6 +140,7 @@ class FairQueue:
                 with anyio.move_on_after(CHECK_INTERVAL_S):
                     await claim.granted.wait()
         if not claim.granted.is_set():
+            self.n_refused += 1
             raise Busy(
                 f"no turn within {timeout_s:g} s: this hub {self._bounds}; wait and send it again"
             )
@@ -186,6 +207,7 @@ class FairQueue:
         if found:
             claim.cut = max(found, key=lambda one: one[:2])[2]
             claim.cut.is_cut = True
+            self.n_cut += 1
             assert claim.cut.holder is not None
             claim.cut.holder.cut()
 

@@ -1,6 +1,7 @@
 """The server's HTTP protocol: counts bytes and connections, bounds size and time of heads."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import Lock
@@ -10,7 +11,7 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from deltahub.registry.cancellation import Cancellation
-from deltahub.server.connections import refusals
+from deltahub.server.connections import refusals, request_ids
 from deltahub.server.connections.limits import ConnectionLimits
 from deltahub.server.connections.refusals import Refusal
 from deltahub.server.connections.unsent import UnsentBytes
@@ -25,6 +26,8 @@ class Traffic:
     sent_bytes: int = 0
     received_bytes: int = 0
     requests: int = 0
+    # Answers to what reached no handler, by the code of the error.
+    refused: Counter[str] = field(default_factory=Counter)
     _lock: Lock = field(default_factory=Lock, repr=False)
 
     def add_sent(self, n: int) -> None:
@@ -266,13 +269,14 @@ def metered_protocol(
                 self._unsent_timer = None
 
         def _refuse(self, refusal: Refusal) -> None:
+            traffic.refused[refusal.code] += 1
             # After a part of another answer, a client would take these bytes for the rest of it.
             if (
                 self.cycle is None
                 or self.cycle.response_complete
                 or not self.cycle.response_started
             ):
-                self.transport.write(refusal.to_bytes())
+                self.transport.write(refusal.to_bytes(request_ids.id_for(self.headers or ())))
             self.transport.close()
 
     return MeteredProtocol

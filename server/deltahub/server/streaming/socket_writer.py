@@ -63,6 +63,7 @@ class SocketWriter:
         # When the current write began; None while the client waits for a chunk.
         self._waiting_since: float | None = None
         self._is_attached = asyncio.Event()
+        self.sent_bytes = 0
 
     def __len__(self) -> int:
         return self._size
@@ -160,6 +161,7 @@ class SocketWriter:
                     raise NotTaken(self.waited_s()) from None
                 raise ClientGone(exc.strerror) from exc
             self._count(n)
+            self.sent_bytes += n
             done = 0
             while done < len(views) and n >= views[done].nbytes:
                 n -= views[done].nbytes

@@ -21,6 +21,7 @@ from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import JobFailed, RegistryError
 from deltahub.registry.jobs.owners import require_worker
 from deltahub.registry.jobs.transient import code_of, is_transient
+from deltahub.registry.logs import LogFormatter, log_to_stderr
 from deltahub.registry.parent import die_with_parent
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
@@ -45,13 +46,11 @@ def main() -> None:
     os.dup2(2, 1)  # what a library prints must not look like an answer
     limit = settings["memory_bytes"]
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-    logging.basicConfig(
-        level=logging.WARNING,
-        stream=sys.stderr,
-        format="%(asctime)s compute[%(process)d] %(levelname)s %(name)s: %(message)s",
-    )
+    hub_settings = Settings(**settings["registry"])
+    formatter = LogFormatter("compute", hub_settings.log_format)
+    log_to_stderr(formatter, level=logging.WARNING)
     threading.Thread(target=_read, args=(requests,), name="requests", daemon=True).start()
-    registry = Registry.open(Settings(**settings["registry"]))
+    registry = Registry.open(hub_settings)
     writer = _Writer(answers)
     context = ComputeContext(
         registry,

@@ -41,6 +41,27 @@ _BLOCK: Final = 512  # unit of st_blocks
 _MOST_IDLE: Final = 4
 
 
+class CacheReads:
+    """Counts reads of a process through a cache, and their bytes. Safe to share between threads.
+
+    A hit is a read whose bytes all lie in the cache.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.n_hits = self.n_misses = 0
+        self.hit_bytes = self.miss_bytes = 0
+
+    def add(self, n_bytes: int, *, is_hit: bool) -> None:
+        with self._lock:
+            if is_hit:
+                self.n_hits += 1
+                self.hit_bytes += n_bytes
+            else:
+                self.n_misses += 1
+                self.miss_bytes += n_bytes
+
+
 class ObjectCache:
     """Copies of parts of objects in a folder, at most `limit_bytes`. Thread-safe.
 
@@ -59,6 +80,7 @@ class ObjectCache:
         self._warned_at = -_WARNING_S
         self._idle: dict[str, Entry] = {}
         self._idle_lock = threading.Lock()
+        self.reads = CacheReads()
 
     def open(self, key: str) -> Entry | None:
         """The file of an object; None if there is none that can be used."""

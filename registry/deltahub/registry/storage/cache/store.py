@@ -57,6 +57,7 @@ class CachedStore(HoldingStore):
         for _ in range(2):  # a damaged copy is replaced once
             entry = self._cache.open_or_create(key, lambda: self.inner.size(key))
             if entry is None:
+                self._cache.reads.add(view.nbytes, is_hit=False)
                 break
             with entry:
                 if entry.size < start + view.nbytes:
@@ -107,6 +108,7 @@ class CachedStore(HoldingStore):
         """Fill `out` from the entry, and fetch what it lacks."""
         end = start + out.nbytes
         wanted = list(_requests(entry.read_into(start, out)))
+        self._cache.reads.add(out.nbytes, is_hit=not wanted)
         while wanted:
             low, high = wanted.pop(0)
             at = max(low, start)

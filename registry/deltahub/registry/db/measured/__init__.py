@@ -1,0 +1,1 @@
+"""Counts what the database does, for monitoring."""

@@ -1,0 +1,1 @@
+"""Counts what a store does, for monitoring."""

@@ -1,0 +1,1 @@
+"""What operators and their monitors ask: metrics of this hub, and whether it is ready."""
