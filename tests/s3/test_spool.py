@@ -25,9 +25,9 @@ from deltahub.registry.uploads.discard import drop_upload
 from deltahub.registry.uploads.landing import begin, receive, status
 from deltahub.registry.uploads.small_files import SmallFiles
 from support.registry.opened import caller, sha256_of, upload
-from support.registry.upload_contract import UploadContract, landed, spooled
 from support.service.machines import SharedHub
 from support.service.seaweedfs import S3Service
+from support.stores.upload_contract import UploadContract, landed, spooled
 
 # S3 takes no smaller part.
 PART = 5 << 20
