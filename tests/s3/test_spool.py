@@ -243,6 +243,16 @@ def test_a_lease_is_renewed_while_a_slow_client_sends(
     assert receive(reg, alice, sha256, size, 0, body()).is_complete
 
 
+def test_a_lease_of_a_clock_that_was_ahead_keeps_nobody_out(reg: Registry, alice: Caller) -> None:
+    sha256, size = sha256_of(SMALL), len(SMALL)
+    receive(reg, alice, sha256, size, 0, [SMALL[:100]])
+    with reg.db.write() as session:
+        later = utc_now() + timedelta(days=400)
+        session.execute(update(SpooledUpload).values(receiving_until=later))
+    assert clock.count_ahead(reg) == 1
+    assert receive(reg, alice, sha256, size, 100, [SMALL[100:]]).is_complete
+
+
 def test_small_files_take_an_upload_over(reg: Registry, other: Registry, alice: Caller) -> None:
     sha256, size = sha256_of(SMALL), len(SMALL)
 
