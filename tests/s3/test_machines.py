@@ -16,9 +16,9 @@ from deltahub.registry.access import tokens
 from deltahub.registry.maintenance.fsck.run import fsck
 from deltahub.registry.spools.bucket import sizes
 from deltahub.server.settings import ServerSettings
-from support.registry.upload_contract import spooled
 from support.service.hub import RunningHub, running_hub
 from support.service.machines import SharedHub
+from support.stores.upload_contract import spooled
 
 PART = 5 << 20
 LFS_PART = 3 << 20

@@ -25,9 +25,9 @@ from deltahub.registry.uploads.discard import drop_upload
 from deltahub.registry.uploads.landing import begin, receive, status
 from deltahub.registry.uploads.small_files import SmallFiles
 from support.registry.opened import caller, sha256_of, upload
-from support.registry.upload_contract import UploadContract, landed, spooled
 from support.service.machines import SharedHub
 from support.service.seaweedfs import S3Service
+from support.stores.upload_contract import UploadContract, landed, spooled
 
 # S3 takes no smaller part.
 PART = 5 << 20
@@ -241,6 +241,16 @@ def test_a_lease_is_renewed_while_a_slow_client_sends(
         yield SMALL[100:]
 
     assert receive(reg, alice, sha256, size, 0, body()).is_complete
+
+
+def test_a_lease_of_a_clock_that_was_ahead_keeps_nobody_out(reg: Registry, alice: Caller) -> None:
+    sha256, size = sha256_of(SMALL), len(SMALL)
+    receive(reg, alice, sha256, size, 0, [SMALL[:100]])
+    with reg.db.write() as session:
+        later = utc_now() + timedelta(days=400)
+        session.execute(update(SpooledUpload).values(receiving_until=later))
+    assert clock.count_ahead(reg) == 1
+    assert receive(reg, alice, sha256, size, 100, [SMALL[100:]]).is_complete
 
 
 def test_small_files_take_an_upload_over(reg: Registry, other: Registry, alice: Caller) -> None:

@@ -23,8 +23,8 @@ from deltahub.registry.maintenance.gc.plan import plan_gc
 from deltahub.registry.spools.bucket import sizes
 from deltahub.registry.uploads.landing import LandingStatus, begin, receive
 from support.registry.opened import sha256_of
-from support.registry.upload_contract import landed, spooled
 from support.service.machines import SharedHub
+from support.stores.upload_contract import landed, spooled
 
 KILLS = int(os.environ.get("DELTAHUB_KILLS", "8"))
 SEED = int(os.environ.get("DELTAHUB_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)

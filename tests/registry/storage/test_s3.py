@@ -15,10 +15,10 @@ from deltahub.registry.uploads.landing import receive, status
 from support.registry.collecting import collect
 from support.registry.ingested import push_ingested, read_file
 from support.registry.opened import caller, opened_registry, sha256_of
-from support.registry.upload_contract import landed, spooled
 from support.service.machines import migrated_server, shared_hub
 from support.service.seaweedfs import S3Service, s3_service
 from support.stores.store_contract import read_all
+from support.stores.upload_contract import landed, spooled
 
 
 @pytest.fixture(scope="module")

@@ -24,8 +24,8 @@ from deltahub.registry.storage.disk import Disk
 from deltahub.registry.uploads.landing import begin, receive, status
 from support import forked
 from support.registry.opened import caller, opened_registry, sha256_of, upload
-from support.registry.upload_contract import UploadContract, landed, spooled
 from support.stores.durable_disk import DurableDisk
+from support.stores.upload_contract import UploadContract, landed, spooled
 
 DATA = bytes(range(256)) * 40
 SHA256 = sha256_of(DATA)

@@ -19,11 +19,11 @@ from deltahub.registry.downloads.recipe_index import RecipeIndex
 from deltahub.registry.errors import DataLost, Unavailable
 from deltahub.registry.ingest import scan as scans
 from deltahub.registry.ingest.scan import Scan
+from deltahub.registry.landings.condemned import delete_condemned
 from deltahub.registry.losses.marks import any_lost
 from deltahub.registry.packs.locations import TensorLocation, resolve_ids
 from deltahub.registry.registry import Registry
 from deltahub.registry.storage.checksums import Hashes
-from deltahub.registry.uploads.condemned import delete_condemned
 from deltahub.registry.uploads.discard import drop_landings
 
 

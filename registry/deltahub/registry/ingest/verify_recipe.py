@@ -21,6 +21,7 @@ from deltahub.registry.ingest.finish import VerifiedFile, attach_recipes, restor
 from deltahub.registry.ingest.repair_tensors import TensorSource, repair_tensors
 from deltahub.registry.jobs import queue
 from deltahub.registry.jobs.progress import Progress, Report
+from deltahub.registry.landings.condemned import delete_condemned
 from deltahub.registry.landings.reader import LandingReader
 from deltahub.registry.packs.holds import hold_for_job, hold_for_user, release_job
 from deltahub.registry.packs.locations import resolve
@@ -28,7 +29,6 @@ from deltahub.registry.packs.switch import insert_tensors, store_and_switch
 from deltahub.registry.packs.writer import PackSpool, SealedPacks
 from deltahub.registry.registry import Registry
 from deltahub.registry.storage.checksums import Hashes
-from deltahub.registry.uploads.condemned import delete_condemned
 from deltahub.registry.uploads.discard import drop_landings, drop_unused
 from deltahub.registry.uploads.landing import upload_not_found
 from deltahub.registry.uploads.recipes import JOB_KIND, find_file, parse_recipe

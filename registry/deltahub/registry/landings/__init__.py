@@ -1,1 +1,1 @@
-"""Reads uploads before they are ingested, and replaces damaged ones."""
+"""Reads uploads before they are ingested, replaces damaged ones, and deletes condemned ones."""

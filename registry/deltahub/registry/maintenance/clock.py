@@ -19,6 +19,7 @@ from deltahub.registry.db.models import File, Hold, Landing, Pack, Tensor, Token
 from deltahub.registry.db.session import WriteSession
 from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.db.tables.scrub import PackCopy
+from deltahub.registry.db.tables.spool import SpooledUpload
 from deltahub.registry.db.tables.stores import DeletionHold
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
@@ -26,10 +27,10 @@ from deltahub.registry.settings import Settings
 # Dates further in the future than this were not written by a clock that agrees with this one.
 CLOCK_SLACK: Final = timedelta(minutes=5)
 # Tables whose dates decide what is kept or done.
-TABLES: Final = tuple(
-    cast(Table, model.__table__)
-    for model in (Pack, PackCopy, Landing, File, Tensor, Xorb, Hold, Job, DeletionHold)
-)
+_DECIDING: Final = (
+    Pack, PackCopy, Landing, File, Tensor, Xorb, Hold, Job, DeletionHold, SpooledUpload,
+)  # fmt: skip
+TABLES: Final = tuple(cast(Table, model.__table__) for model in _DECIDING)
 # Columns that hold the time at which they were written.
 WRITTEN: Final = frozenset(
     {"created_at", "ingested_at", "condemned_at", "started_at", "finished_at", "turn_at"}
@@ -37,8 +38,8 @@ WRITTEN: Final = frozenset(
 )
 # Columns that hold the end of a promise.
 ENDS: Final = frozenset({"expires_at", "promised_until"})
-# Columns that hold when a job may run, at most about an hour ahead.
-DUE: Final = frozenset({"retry_at", "due_at"})
+# Columns that hold when a job may run, or a lease ends, at most about an hour ahead.
+DUE: Final = frozenset({"retry_at", "due_at", "receiving_until"})
 _LONGEST_DELAY: Final = timedelta(days=1)
 
 

@@ -7,9 +7,9 @@ from deltahub.codecs.files.recipe import Literal, Recipe, TensorRef
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.ingest.finish import restore_hashes
 from deltahub.registry.ingest.verify_recipe import store_recipe, verified_file
+from deltahub.registry.landings.condemned import delete_condemned
 from deltahub.registry.packs.holds import hold_for_job
 from deltahub.registry.registry import Registry
-from deltahub.registry.uploads.condemned import delete_condemned
 
 _UNKNOWN_SHA256 = bytes(32)
 

@@ -22,6 +22,7 @@ from deltahub.registry.db.models import Landing, Tensor
 from deltahub.registry.db.retried import retried
 from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.errors import DeltaCycle, InvalidFrame, LimitExceeded
+from deltahub.registry.landings.condemned import delete_condemned
 from deltahub.registry.packs.holds import hold_for_user
 from deltahub.registry.packs.locations import usable_bases
 from deltahub.registry.packs.reading.chain import TensorGone
@@ -37,7 +38,6 @@ from deltahub.registry.uploads.client_pack_index import (
     choose_frames,
     other_packs,
 )
-from deltahub.registry.uploads.condemned import delete_condemned
 from deltahub.registry.uploads.discard import drop_unused
 from deltahub.registry.uploads.known_tensors import find_readable
 from deltahub.registry.uploads.landing import complete_upload

@@ -9,10 +9,10 @@ from deltahub.registry.db.batches import batches
 from deltahub.registry.db.models import File, Landing, utc_now
 from deltahub.registry.db.session import WriteSession
 from deltahub.registry.errors import Conflict, UploadNotFound
+from deltahub.registry.landings.condemned import condemn, delete_condemned
 from deltahub.registry.names import validate_sha256
 from deltahub.registry.registry import Registry
 from deltahub.registry.uploads import limits
-from deltahub.registry.uploads.condemned import condemn, delete_condemned
 from deltahub.registry.uploads.landing import is_promised
 
 

@@ -21,6 +21,7 @@ from deltahub.registry.errors import (
     UploadNotFound,
     UploadOffsetMismatch,
 )
+from deltahub.registry.landings.condemned import condemn, delete_condemned
 from deltahub.registry.landings.damage import restore_lost
 from deltahub.registry.landings.reader import hashes_of
 from deltahub.registry.names import validate_sha256
@@ -37,7 +38,6 @@ from deltahub.registry.storage.checksums import Hashes
 from deltahub.registry.storage.keys import landing_key
 from deltahub.registry.storage.refusals import translated_store_errors
 from deltahub.registry.uploads import limits
-from deltahub.registry.uploads.condemned import condemn, delete_condemned
 
 
 @dataclass(frozen=True)

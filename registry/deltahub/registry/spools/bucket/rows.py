@@ -21,6 +21,8 @@ from deltahub.registry.storage.base import SentPart, SpoolBusy
 
 # How long others wait for a connection that was killed. While it lives, it renews its lease.
 LEASE: Final = timedelta(seconds=20)
+# How far the database's clock may be set back without ending a lease.
+CLOCK_SLACK: Final = timedelta(seconds=20)
 # In these states the bytes of an upload may become its object.
 _OPEN_STATES: Final = ("receiving", "damaged")
 
@@ -71,7 +73,10 @@ def received(session: ReadSession, landing_id: str) -> int:
 def is_free(session: ReadSession, landing_id: str) -> bool:
     """Whether no connection receives the upload."""
     row = session.get(SpooledUpload, landing_id)
-    return row is None or row.receiving_until is None or row.receiving_until <= _now(session)
+    if row is None or row.receiving_until is None:
+        return True
+    # A later end than any lease has was written while the clock was ahead.
+    return not timedelta(0) < row.receiving_until - _now(session) <= LEASE + CLOCK_SLACK
 
 
 def claim(session: WriteSession, landing_id: str, token: str, part_bytes: int) -> Claimed:
