@@ -15,7 +15,9 @@ from deltahub.registry.db.models import Domain
 from deltahub.registry.db.session import Database
 from deltahub.registry.errors import InvalidRequest, Unavailable
 from deltahub.registry.jobs import order, queue
-from support.registry.opened import caller, opened_registry
+from deltahub.registry.reports.codec_totals import CodecCount
+from deltahub.registry.reports.hub_totals import connections_in_use, read_totals
+from support.registry.opened import caller, opened_registry, push
 from support.service.postgresql import postgresql_server
 
 
@@ -106,3 +108,20 @@ def test_jobs_of_users_take_turns_and_make_room(reg: Registry) -> None:
             taken.append(job.id)
             queue.mark_done(session, job.id, {})
     assert taken == [nobodys, first[0], second, first[1]]
+
+
+def test_the_totals_for_monitoring_are_read_from_postgresql_as_well(reg: Registry) -> None:
+    eve = caller(reg, "eve")
+    push(reg, eve, "eve/model", {"a.bin": b"12345"})
+    totals = read_totals(reg)
+    assert totals.n_repositories == 1
+    assert totals.logical_bytes == 5
+    (job,) = [job for job in totals.jobs if job.kind == "ingest"]
+    assert (job.state, job.n_jobs) == ("queued", 1)
+    codecs = CodecCount(reg)
+    codecs.go_on()
+    assert codecs.is_known
+    assert codecs.totals == {}
+    assert connections_in_use(reg) == {"read": 0, "write": 0}
+    committed = reg.measures.read().write_seconds[("committed",)]
+    assert sum(committed.counts) > 1

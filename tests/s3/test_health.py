@@ -4,6 +4,7 @@ import time
 from pathlib import Path
 
 from support.service.hub import Answer, Hub, served_hub
+from support.service.metrics import scrape, scrape_with
 from support.service.seaweedfs import SeaweedFS
 from support.service.store_commands import output_of
 
@@ -36,8 +37,17 @@ def test_health_follows_a_bucket_to_which_the_hub_moved_away_and_back(tmp_path: 
                 tmp_path / "data", "store", "copy", "--to", url, environment=service.environment
             )
             assert hub.call("GET", "/v1/health").status == 200
+            hub.create("admin/model")
+            hub.upload(b"in the bucket")
+            taken = {"process": "server", "operation": "take_file"}
+            name = "deltahub_store_operation_duration_seconds_count"
+            assert scrape(hub).value(name, taken) == 1
             server.kill()
             answer = wait_for(hub, 503)
+            assert hub.call("GET", "/readyz").json()["problems"] == [
+                each for each in answer.json()["problems"] if each["part"] == "store"
+            ]
+            assert scrape_with(hub, "deltahub_part_up", 0, part="store")
             (problem,) = [each for each in answer.json()["problems"] if each["part"] == "store"]
             assert service.endpoint not in problem["message"]
             assert hub.call("GET", "/v1/health/live").status == 200

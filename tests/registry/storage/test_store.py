@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from deltahub.registry.measures import Measures
 from deltahub.registry.storage.base import Buffer, InvalidKey, Store, StoreFull, StoreUnavailable
 from deltahub.registry.storage.disk import Disk
 from deltahub.registry.storage.keys import landing_key, pack_key
 from deltahub.registry.storage.local import FileStore
+from deltahub.registry.storage.measured.store import MeasuredStore
 from deltahub.registry.storage.memory import MemoryStore
 from support import forked
 from support.stores.durable_disk import DurableDisk
@@ -29,6 +31,12 @@ class TestFileStore(StoreContract):
     @pytest.fixture
     def store(self, tmp_path: Path) -> FileStore:
         return FileStore(tmp_path / "objects")
+
+
+class TestMeasuredStore(StoreContract):
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Store:
+        return MeasuredStore(FileStore(tmp_path / "objects"), Measures())
 
 
 class TestFileStoreOnADurableDisk(StoreContract):

@@ -1,6 +1,6 @@
 """Metrics of this server: its requests, connections, turns and caches."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Final
@@ -13,6 +13,7 @@ from deltahub.server.connections.limits import ConnectionLimits
 from deltahub.server.hub import Hub
 from deltahub.server.monitoring.families import counter, gauge, histogram
 from deltahub.server.monitoring.requests import BOUNDS_S, RequestCounts
+from deltahub.server.streaming.client_slots import FairQueue
 
 _ROUTE: Final = ("door", "route")
 
@@ -90,25 +91,19 @@ def _connection_families(hub: Hub, watched: Watched) -> Iterator[Metric]:
 
 
 def _turn_families(hub: Hub) -> Iterator[Metric]:
-    queues = hub.queues
-    for name, about, values in (
-        ("taken", "Turns that requests have now.", {q: x.n_taken for q, x in queues.items()}),
-        ("waiting", "Requests that wait for a turn.", {q: x.n_waiting for q, x in queues.items()}),
-        ("limit", "Most turns at once.", {q: x.total for q, x in queues.items()}),
-    ):
-        by_queue = {(queue,): float(n) for queue, n in values.items()}
-        yield gauge(f"deltahub_turns_{name}", about, ("queue",), by_queue)
-    for name, about, values in (
-        ("asked", "Requests that asked for a turn.", {q: x.n_asked for q, x in queues.items()}),
-        (
-            "refused",
-            "Requests that got no turn in time.",
-            {q: x.n_refused for q, x in queues.items()},
-        ),
-        ("cut", "Slow requests that lost their turn.", {q: x.n_cut for q, x in queues.items()}),
-    ):
-        by_queue = {(queue,): float(n) for queue, n in values.items()}
-        yield counter(f"deltahub_turns_{name}", about, ("queue",), by_queue)
+    def of_each(read: Callable[[FairQueue], int]) -> dict[tuple[str, ...], float]:
+        return {(name,): read(queue) for name, queue in hub.queues.items()}
+
+    label = ("queue",)
+    taken, waiting = of_each(lambda queue: queue.n_taken), of_each(lambda queue: queue.n_waiting)
+    yield gauge("deltahub_turns_taken", "Turns that requests have now.", label, taken)
+    yield gauge("deltahub_turns_waiting", "Requests that wait for a turn.", label, waiting)
+    limit, asked = of_each(lambda queue: queue.total), of_each(lambda queue: queue.n_asked)
+    yield gauge("deltahub_turns_limit", "Most turns at once.", label, limit)
+    yield counter("deltahub_turns_asked", "Requests that asked for a turn.", label, asked)
+    refused, cut = of_each(lambda queue: queue.n_refused), of_each(lambda queue: queue.n_cut)
+    yield counter("deltahub_turns_refused", "Requests that got no turn in time.", label, refused)
+    yield counter("deltahub_turns_cut", "Slow requests that lost their turn.", label, cut)
 
 
 def _cache_families(hub: Hub) -> Iterator[Metric]:

@@ -31,7 +31,8 @@ def measure(database: Database, measures: Measures) -> None:
         connection.info[_OUTCOME] = "committed"
 
     def rollback(connection: Connection) -> None:
-        connection.info[_OUTCOME] = "rolled_back"
+        if not connection.invalidated:  # else the server has ended it, and it has no info
+            connection.info[_OUTCOME] = "rolled_back"
 
     def checkin(_driver_connection: object, record: Any) -> None:
         began_at = record.info.pop(_BEGAN_AT, None)
