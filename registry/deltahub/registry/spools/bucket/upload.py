@@ -170,6 +170,9 @@ class BucketUpload:
                 with cancellation.unstoppable():
                     self._record(self._saved_tail())
                 self._keep()
+            if self._sender.upload_id != self._recorded.multipart_id:
+                with _left_to_gc(self._id):  # no row names these parts
+                    self._sender.abort()
             if not self._is_settled:
                 rows.release(self._spool.db, self._id, self._token)
                 if self._hashes_kept is not None and self._kept == self._recorded:
