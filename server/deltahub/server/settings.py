@@ -160,6 +160,11 @@ class ServerSettings(EnvironmentSettings):
         default=30, ge=1, description="How long an idle connection is kept open."
     )
 
+    @field_validator("metrics_token", "signing_key", mode="before")
+    @classmethod
+    def _none_if_empty(cls, secret: object) -> object:
+        return secret or None
+
     @field_validator("signing_key")
     @classmethod
     def _check_signing_key(cls, secret: SecretStr | None) -> SecretStr | None:

@@ -27,10 +27,13 @@ INSERT INTO {table} SELECT r.id, e.path, e.file_id, e.mode FROM {owner} r
 
 
 def make_0007(folder: Path) -> None:
-    """Take away what later versions added: spooled uploads; suspects, and their triggers."""
+    """Take away what later versions added: spooled uploads; leases; suspects, and triggers."""
     with closing(sqlite3.connect(folder / "data" / DATABASE)) as database:
-        for table in ("spooled_parts", "spooled_uploads"):
+        for table in ("spooled_parts", "spooled_uploads", "leases"):
             database.execute(f"DROP TABLE {table}")
+        database.execute("DROP INDEX ix_jobs_worker")
+        for column in ("worker_id", "n_deaths"):
+            database.execute(f"ALTER TABLE jobs DROP COLUMN {column}")
         query = "SELECT name FROM sqlite_master WHERE type = 'trigger' AND name LIKE '%_suspect'"
         for (trigger,) in database.execute(query).fetchall():
             database.execute(f"DROP TRIGGER {trigger}")

@@ -24,6 +24,12 @@ def _tool(name: str) -> str | None:
     return shutil.which(name, path=os.pathsep.join(filter(None, places)))
 
 
+# Commands of the hub find the tools of this release, pg_dump for example, before older ones.
+_BIN = _tool("pg_dump")
+if _BIN is not None:
+    os.environ["PATH"] = os.pathsep.join([str(Path(_BIN).parent), os.environ["PATH"]])
+
+
 class PostgreSQL:
     """A server whose data lie in a folder. It may be killed, and started again on the same port."""
 

@@ -172,7 +172,7 @@ class ScaledHub:
         """The text with addresses of this machine in place of the services' names."""
         for name in SERVERS:
             text = text.replace(f"{name}:8377", f"127.0.0.1:{self.ports[name]}")
-        text = text.replace(":8080", f"127.0.0.1:{self.ports['balancer']}")
+        text = text.replace("http://:8080", f"http://:{self.ports['balancer']}")
         text = text.replace("http://seaweedfs:8333", self.store.endpoint)
         text = text.replace("s3://deltahub/", "s3://objects/")
         text = text.replace("172.30.77.0/24", "127.0.0.0/8")

@@ -150,6 +150,8 @@ class StoreOpener:
         """The store's mark. WrongStore unless it is the known one; a new store gets a mark."""
         mark = store.mark()
         if mark is not None and mark != known:
+            known = self._mark_of_now(url)  # a process on another machine may have made the hub
+        if mark is not None and mark != known:
             raise WrongStore(
                 f"{self._named(url)} holds the objects of another hub, or this hub's database is"
                 " not the one that belongs to them: name another place with DELTAHUB_STORE_URL,"
@@ -162,6 +164,12 @@ class StoreOpener:
             way = f"put an object {place}/{MARK} with the content {known}"
             raise _away(place or self._folder, way if url else _way_to_mark(self._folder, known))
         return known or "" if self.is_read_only else _adopt(self.database, store, url, known)
+
+    def _mark_of_now(self, url: str) -> str | None:
+        with self.database.read() as session:
+            places = read_places(session)
+        is_there = places is not None and places.current.url == url
+        return places.current.mark if places is not None and is_there else None
 
     def _following(self, store: Store, place: Place) -> MovingStore:
         """The open store in what makes it follow a move, perhaps one since it was opened."""
@@ -214,8 +222,16 @@ def _adopt(database: Database, store: Store, url: str, mark: str | None) -> str:
             )
         mark = secrets.token_hex(16)
         with database.write() as session:
-            session.execute(delete(ObjectStore).where(ObjectStore.state == "current"))
-            session.add(ObjectStore(mark=mark, url=url, state="current"))
+            # Two machines may start a new hub at once: both use the mark of the first.
+            found = session.scalar(
+                select(ObjectStore.mark).where(
+                    ObjectStore.state == "current", ObjectStore.url == url
+                )
+            )
+            if found is None:
+                session.execute(delete(ObjectStore).where(ObjectStore.state == "current"))
+                session.add(ObjectStore(mark=mark, url=url, state="current"))
+        mark = found or mark
     store.set_mark(mark)
     return mark
 
