@@ -29,6 +29,7 @@ class WorkerSupervisor:
     def __init__(self, data_dir: Path, restart_max_s: float, stop_grace_s: float) -> None:
         self._command = [
             sys.executable,
+            "-P",  # nothing is imported from the folder in which the hub was started
             "-m",
             "deltahub.workers",
             "--data-dir",
