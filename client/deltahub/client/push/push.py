@@ -60,7 +60,8 @@ class Push:
         base = self._find_base()  # after what is refused, because it may warn
         hashed = self._hash(files)
         if not exists:
-            self._create()
+            sizes = {each.sha256: each.file.size for each in hashed}
+            self._create(sum(sizes.values()))
         missing = self._unsent(hashed)
         head = self._head()  # after the query, which makes the hub look for lost files
         if missing:
@@ -154,10 +155,12 @@ class Push:
         self._api.require_write(self._options.name)
         return True
 
-    def _create(self) -> None:
+    def _create(self, push_bytes: int = 0) -> None:
+        """push_bytes: of the files that come; LimitExceeded, and no repository, if too much."""
         options = self._options
+        is_private = bool(options.private)
         try:
-            self._api.create_repository(options.name, private=bool(options.private))
+            self._api.create_repository(options.name, private=is_private, push_bytes=push_bytes)
         except RepositoryExists:
             # Another push has created it meanwhile.
             self._check_visibility(self._api.get_repository(options.name))

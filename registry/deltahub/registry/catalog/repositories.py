@@ -56,13 +56,19 @@ def create_repository(
     *,
     private: bool = False,
     role: str | None = None,
+    push_bytes: int = 0,
 ) -> RepositoryInfo:
     """Make an empty repository in a namespace where the caller may write.
 
-    Raises Forbidden, also if there is no such namespace, RepositoryExists and InvalidName.
+    push_bytes: of the files that are to be pushed to it; QuotaExceeded if they are too much, so
+    that no empty repository stays. Raises Forbidden, also if there is no such namespace,
+    RepositoryExists and InvalidName.
     """
     with reg.db.write() as session:
-        return add_repository(session, reg.settings, caller, name, private=private, role=role)
+        made = add_repository(session, reg.settings, caller, name, private=private, role=role)
+        namespace = session.get_one(Repository, made.id).namespace_id
+        check_push(session, reg.settings, namespace, push_bytes)
+        return made
 
 
 def add_repository(

@@ -11,6 +11,11 @@ from deltahub.server.schemas.base import Commit, In, Out, Sha256
 class RepositoryIn(In):
     name: str = Field(description="namespace/name")
     private: bool = False
+    push_bytes: Annotated[int, Field(ge=0)] = Field(
+        default=0,
+        description="bytes of the files that are to be pushed to it, each once: refused if the "
+        "quota has no room for them",
+    )
 
 
 class VisibilityIn(In):

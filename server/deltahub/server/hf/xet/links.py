@@ -11,6 +11,7 @@ from starlette.responses import JSONResponse
 from deltahub.registry.access.caller import Action, Caller
 from deltahub.registry.access.repositories import load_repository
 from deltahub.registry.errors import Forbidden, Unauthorized
+from deltahub.registry.quotas.limits import check_room
 from deltahub.registry.xet.epochs import epoch_of, place_of, repository_at
 from deltahub.server.body_limits import BoundedRoute
 from deltahub.server.hub import CallerDep, Hub, HubDep
@@ -45,6 +46,9 @@ def get_xet_token(
     """Return the service's URL for a repository, and a token. The revision is not used."""
     with hub.registry.db.read() as session:
         repository = load_repository(session, caller, f"{namespace}/{name}", access)
+        if access == "write":
+            # Before the client sends xorbs: the hub hears what files they are only afterwards.
+            check_room(session, hub.registry.settings, repository.namespace_id)
         place = place_of(repository)
         epoch = epoch_of(session, hub.registry.settings, repository)
     claims = claims_for(caller, {"place": place, "access": access})
