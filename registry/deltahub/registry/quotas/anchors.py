@@ -40,9 +40,7 @@ def unnamed_bases(session: ReadSession, repository_id: int, named: Select[int]) 
     return needed - _needed_by_older(session, repository_id, needed)
 
 
-def _needed_by_older(
-    session: ReadSession, repository_id: int, tensors: Iterable[int]
-) -> set[int]:
+def _needed_by_older(session: ReadSession, repository_id: int, tensors: Iterable[int]) -> set[int]:
     """Those that an older repository needs, and other tensors that it needs for them."""
     by_older: set[int] = set()
     bases: dict[int, set[int]] = {}  # of differences that no revision names
