@@ -289,9 +289,12 @@ class Hub(Asking, History):
         """Branches and tags."""
         return self._api.list_refs(name)
 
-    def info(self, name: str, revision: str = "main") -> dict[str, Any]:
-        """How the hub stores a revision: its files, tensors, bytes and bases, as parsed JSON."""
-        return self._api.get_info(name, revision)
+    def info(self, name: str, revision: str = "main", *, brief: bool = False) -> dict[str, Any]:
+        """How the hub stores a revision: its files, tensors, bytes and bases, as parsed JSON.
+
+        brief: without the tensors, which is faster.
+        """
+        return self._api.get_info(name, revision, brief=brief)
 
     def whoami(self) -> WhoAmI:
         return self._api.whoami()

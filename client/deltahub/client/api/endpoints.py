@@ -128,9 +128,9 @@ class Api:
         except NotFound:
             return None
 
-    def get_info(self, name: str, revision: str) -> dict[str, Any]:
+    def get_info(self, name: str, revision: str, *, brief: bool) -> dict[str, Any]:
         path = f"{repository_path(name)}/info"
-        query = {"revision": revision}
+        query = {"revision": revision, "brief": "true" if brief else None}
         return self._read(_info, "GET", path, query=query, limit=LARGE_ANSWER)
 
     def commit(

@@ -6,11 +6,13 @@ from sqlalchemy import select
 
 from deltahub.registry.access.caller import Caller
 from deltahub.registry.access.permissions import allowed, full_name
-from deltahub.registry.catalog.declared_base import find_declared
+from deltahub.registry.catalog.declared_base import DeclaredBase, find_declared
+from deltahub.registry.catalog.refs import resolve_revision
 from deltahub.registry.catalog.weights import has_weights
 from deltahub.registry.db.models import LineageEdge, Repository, Revision
 from deltahub.registry.db.session import ReadSession
 from deltahub.registry.db.tables.jobs import Job
+from deltahub.registry.errors import RevisionNotFound
 from deltahub.registry.jobs import queue
 from deltahub.registry.reports.stored import StoredRevision, weights_of
 
@@ -36,7 +38,9 @@ class BaseReport:
     weights of the revision are shared with the base or encoded against it, for example because of
     another architecture. declared_share: the same share as of a measured base; None if the base is
     not resolved or the revision is not ingested. pending_job_id: the ingest or re-planning that may
-    still change this report; until it ends, no base is called unused.
+    still change this report; until it ends, no base is called unused. is_gone: the declaration
+    names a revision that was dropped since; `commit` stands in its place. is_own_history: weights
+    are differences from other revisions of the same repository.
     """
 
     declared: str | None
@@ -45,6 +49,8 @@ class BaseReport:
     measured: tuple[MeasuredBase, ...]
     declared_share: float | None = None
     pending_job_id: str | None = None
+    is_gone: bool = False
+    is_own_history: bool = False
 
 
 def report_base(
@@ -78,8 +84,28 @@ def report_base(
             name = full_name(session, repository)
             copied = 0.0 if stored is None else stored.identical_share(weights_of(session, parent))
             measured.append(MeasuredBase(name, parent.commit, edge.share, copied))
-    text = None if declared is None else declared.text
-    return BaseReport(text, status, commit, tuple(measured), share, pending)
+    return BaseReport(
+        declared=None if declared is None else declared.text,
+        declared_status=status,
+        commit=commit,
+        measured=tuple(measured),
+        declared_share=share,
+        pending_job_id=pending,
+        is_gone=declared is not None and _is_gone(session, declared),
+        is_own_history=stored is not None and stored.has_bases_in_its_history(session),
+    )
+
+
+def _is_gone(session: ReadSession, declared: DeclaredBase) -> bool:
+    """Whether the declaration names a revision that its repository has no more."""
+    if declared.revision is None or not declared.at:
+        return False
+    repository = session.get_one(Repository, declared.revision.repository_id)
+    try:
+        resolve_revision(session, repository, declared.at.removeprefix("@"))
+    except RevisionNotFound:
+        return True
+    return False
 
 
 def _pending_job(session: ReadSession, revision: Revision) -> str | None:

@@ -1,15 +1,17 @@
 """The report of a revision: codec and bytes of each tensor, shared bytes, bytes of its bases."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from sqlalchemy import func, select
 
+from deltahub.codecs.files.recipe import Recipe
 from deltahub.registry import cancellation
 from deltahub.registry.access.caller import Caller
 from deltahub.registry.access.repositories import DEFAULT_BRANCH, load_repository
 from deltahub.registry.catalog.entries import EntryInfo, list_entries
 from deltahub.registry.catalog.refs import resolve_revision
-from deltahub.registry.db.models import FileTensor, Revision
+from deltahub.registry.db.models import File, FileTensor, Revision
 from deltahub.registry.db.session import ReadSession
 from deltahub.registry.db.tables.trees import Entry
 from deltahub.registry.downloads.file_reader import FileReader
@@ -64,8 +66,10 @@ def report_revision(
     caller: Caller | None,
     name: str,
     revision: str = DEFAULT_BRANCH,
+    *,
+    is_brief: bool = False,
 ) -> RevisionReport:
-    """How a revision is stored, as far as the caller may read.
+    """How a revision is stored, as far as the caller may read. is_brief: without tensors.
 
     Raises RepositoryNotFound, RevisionNotFound and LimitExceeded.
     """
@@ -77,7 +81,9 @@ def report_revision(
         stored = StoredRevision(session, caller, repository, row)
         is_ingested = all(entry.file.recipe_tensor_id is not None for entry in entries)
         base = report_base(session, caller, row, stored if is_ingested else None)
-    files = [_report_file(reader, stored, entry) for entry in entries]
+    files = [_report_file(stored, entry) for entry in entries]
+    if not is_brief:
+        _add_tensors(reader, stored, entries, files)
     totals = stored.total(stored.described)
     for entry in entries:
         if entry.file.recipe_tensor_id is None:
@@ -97,8 +103,7 @@ def _check_size(reg: Registry, session: ReadSession, revision: Revision) -> None
         )
 
 
-def _report_file(reader: FileReader, stored: StoredRevision, entry: EntryInfo) -> FileReport:
-    cancellation.check()
+def _report_file(stored: StoredRevision, entry: EntryInfo) -> FileReport:
     file = entry.file
     report = FileReport(
         entry.path, file.size, file.sha256, file.state, file.kind, file.note, StoredBytes()
@@ -109,9 +114,28 @@ def _report_file(reader: FileReader, stored: StoredRevision, entry: EntryInfo) -
     report.stored = stored.total(
         tensor for tensor in stored.tensors_by_file.get(file.id, ()) if tensor in stored.described
     )
-    if file.state == "lost":
-        return report  # its recipe may be unreadable
-    recipe = reader.load_recipe(file)
+    return report
+
+
+def _add_tensors(
+    reader: FileReader,
+    stored: StoredRevision,
+    entries: Iterable[EntryInfo],
+    reports: Iterable[FileReport],
+) -> None:
+    pairs = [
+        (entry.file, report)
+        for entry, report in zip(entries, reports, strict=True)
+        # The recipe of a lost file may be unreadable.
+        if entry.file.recipe_tensor_id is not None and entry.file.state != "lost"
+    ]
+    recipes = reader.load_recipes([file for file, _ in pairs])
+    for (file, report), recipe in zip(pairs, recipes, strict=True):
+        cancellation.check()
+        report.tensors += _tensors(stored, file, recipe)
+
+
+def _tensors(stored: StoredRevision, file: File, recipe: Recipe) -> Iterator[TensorReport]:
     # Only rows of this file: another domain may store a tensor with the same contents.
     rows = {
         stored.described[row].id: row
@@ -121,16 +145,13 @@ def _report_file(reader: FileReader, stored: StoredRevision, entry: EntryInfo) -
     for ref in recipe.tensors():
         planned = stored.described.get(rows.get(ref.tensor, -1))
         if planned is not None:
-            report.tensors.append(
-                TensorReport(
-                    name=ref.name,
-                    dtype=ref.dtype,
-                    shape=ref.shape,
-                    size=ref.size,
-                    codec=planned.codec,
-                    stored=planned.encoded_size,
-                    base_depth=planned.depth,
-                    shared=rows[ref.tensor] in stored.shared,
-                )
+            yield TensorReport(
+                name=ref.name,
+                dtype=ref.dtype,
+                shape=ref.shape,
+                size=ref.size,
+                codec=planned.codec,
+                stored=planned.encoded_size,
+                base_depth=planned.depth,
+                shared=rows[ref.tensor] in stored.shared,
             )
-    return report

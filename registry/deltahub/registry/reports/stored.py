@@ -12,7 +12,7 @@ from deltahub.registry.catalog.weights import weight_tensors
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.models import FileTensor, Repository, Revision, Tensor
 from deltahub.registry.db.session import ReadSession
-from deltahub.registry.db.tables.trees import Entry
+from deltahub.registry.db.tables.trees import Entry, TreeEntry, TreeNode
 from deltahub.registry.downloads.plan import TENSOR_COLUMNS, PlannedTensor, TensorRow, describe
 from deltahub.registry.packs.locations import closure, locate
 
@@ -40,6 +40,7 @@ class StoredRevision:
         repository: Repository,
         revision: Revision,
     ) -> None:
+        self._repository_id = repository.id
         self.tensors_by_file: dict[int, list[int]] = {}
         for file_id, tensor_id in session.execute(
             select(FileTensor.file_id, FileTensor.tensor_id)
@@ -66,6 +67,19 @@ class StoredRevision:
     def uses_any(self, tensors: Collection[int]) -> bool:
         """Whether the revision holds one of the tensors or needs one for decoding."""
         return not self._graph.keys().isdisjoint(tensors)
+
+    def has_bases_in_its_history(self, session: ReadSession) -> bool:
+        """Whether other revisions of the repository, also pruned ones, have what decoding needs."""
+        is_here = TreeNode.repository_id == self._repository_id
+        query = (
+            select(FileTensor.tensor_id)
+            .join(TreeEntry, TreeEntry.file_id == FileTensor.file_id)
+            .join(TreeNode, TreeNode.id == TreeEntry.node_id)
+        )
+        return any(
+            session.scalar(query.where(FileTensor.tensor_id.in_(batch), is_here).limit(1))
+            for batch in batches(self._base_sizes)
+        )
 
     def derived_share(self, tensors: Collection[int]) -> float:
         """Share of the weight bytes that are among the tensors or decoded from them."""
