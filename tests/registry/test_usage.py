@@ -7,6 +7,7 @@ import pytest
 from sqlalchemy import func, select
 
 from deltahub.registry import Caller, Registry
+from deltahub.registry.catalog.repositories import delete_repository
 from deltahub.registry.db.models import Frame
 from deltahub.registry.quotas.usage import measure, usage_of_repository
 from deltahub.registry.retention.prune import Rule, prune
@@ -74,6 +75,16 @@ def test_weights_that_several_need_count_with_the_oldest(reg: Registry, alice: C
     committed(reg, alice, {WEIGHTS: b"something else"})
     prune(reg, alice, NAME, Rule())
     collect(reg, revision_grace_s=0)
-    after = [stored(reg, name, again=True) for name in (NAME, TUNE, LATER)]
+    after = [stored(reg, name) for name in (NAME, TUNE, LATER)]
     assert sum(after) == in_packs(reg)
     assert after[1] > before[1]
+
+
+def test_private_models_pay_for_their_base_when_it_is_deleted(reg: Registry, alice: Caller) -> None:
+    base, tune = (tiny_models.to_file(each) for each in tiny_models.checkpoints(2))
+    committed(reg, alice, {WEIGHTS: base}, private=True)
+    committed(reg, alice, {WEIGHTS: tune}, TUNE, base=NAME, private=True)
+    before = stored(reg, TUNE, again=True)
+    delete_repository(reg, alice, NAME)
+    collect(reg)
+    assert before < stored(reg, TUNE) == in_packs(reg)

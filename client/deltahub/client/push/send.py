@@ -12,6 +12,7 @@ from deltahub.client.local.hashing import index_snapshot
 from deltahub.client.local.index import LocalIndex
 from deltahub.client.local.kept_pushes import KeptPushes, PushedWeights
 from deltahub.client.local.tensor_sources import MissingTensor, Sources
+from deltahub.client.names import named_revision
 from deltahub.client.progress import Progress, Silent
 from deltahub.client.push.base import BaseSet, load_base
 from deltahub.client.push.packs import PackSender, Refusal, spool_folder
@@ -186,5 +187,5 @@ class FileSender:
 
 def parse_base(base: str) -> tuple[str, str]:
     """(`namespace/name`, revision) of a declared base."""
-    name, _, revision = base.partition("@")
+    name, revision = named_revision(base)
     return name, revision or "main"

@@ -22,8 +22,9 @@ from deltahub.registry.db.tree_files import files_of, trees_of_repository
 from deltahub.registry.errors import Conflict, Forbidden, InvalidRequest, RepositoryExists
 from deltahub.registry.jobs import queue
 from deltahub.registry.names import quoted, split_name
+from deltahub.registry.quotas.anchors import repositories_needing
 from deltahub.registry.quotas.limits import check_push, check_repository
-from deltahub.registry.quotas.usage import usage_of_repository
+from deltahub.registry.quotas.usage import measure, usage_of_repository
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
 
@@ -124,13 +125,17 @@ def remove(
         jobs.where(Job.state == "queued").values(**queue.DELETED, finished_at=utc_now())
     )
     session.execute(jobs.where(Job.state == "running").values(is_cancel_asked=True))
-    listed = files_of(trees_of_repository(repository.id))
+    trees = trees_of_repository(repository.id)
+    needing = repositories_needing(session, repository.id, trees)
+    listed = files_of(trees)
     left = update(File).where(File.id.in_(listed)).values(left_by="repository deleted")
     session.execute(left.execution_options(synchronize_session=False))
     # ON DELETE CASCADE deletes the rows that refer to it. Revisions name their trees, so go first.
     session.execute(delete(Revision).where(Revision.repository_id == repository.id))
     session.execute(delete(DroppedRevision).where(DroppedRevision.repository_id == repository.id))
     session.execute(delete(Repository).where(Repository.id == repository.id))
+    for row_id in sorted(needing):
+        measure(session, row_id)
     audit.append(session, caller, "repository.delete", name)
     failpoints.reached("repositories.delete.before_commit")
 

@@ -12,7 +12,8 @@ from sqlalchemy.orm import InstrumentedAttribute
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.models import FileTensor, Revision, TensorBase
 from deltahub.registry.db.session import ReadSession
-from deltahub.registry.db.tables.trees import Entry
+from deltahub.registry.db.tables.trees import Entry, TreeEntry, TreeNode
+from deltahub.registry.db.tree_files import files_of
 
 
 def unnamed_bases(session: ReadSession, repository_id: int, named: Select[int]) -> set[int]:
@@ -38,6 +39,24 @@ def unnamed_bases(session: ReadSession, repository_id: int, named: Select[int]) 
         } - needed
         needed = needed | level
     return needed - _needed_by_older(session, repository_id, needed)
+
+
+def repositories_needing(
+    session: ReadSession, repository_id: int, trees: Select[int | None]
+) -> set[int]:
+    """Other repositories with differences from what is in these trees of a repository.
+
+    They are to be measured again once the trees are no revisions' any more.
+    """
+    bases = select(FileTensor.tensor_id).where(FileTensor.file_id.in_(files_of(trees)))
+    query = (
+        select(TreeNode.repository_id)
+        .join(TreeEntry, TreeEntry.node_id == TreeNode.id)
+        .join(FileTensor, FileTensor.file_id == TreeEntry.file_id)
+        .join(TensorBase, TensorBase.tensor_id == FileTensor.tensor_id)
+        .where(TensorBase.base_id.in_(bases), TreeNode.repository_id != repository_id)
+    )
+    return set(session.scalars(query.distinct()))
 
 
 def _needed_by_older(session: ReadSession, repository_id: int, tensors: Iterable[int]) -> set[int]:

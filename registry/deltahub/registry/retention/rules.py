@@ -7,7 +7,7 @@ from sqlalchemy import ColumnElement, delete, select
 
 from deltahub.registry.access import audit
 from deltahub.registry.access.caller import Caller, require_writer
-from deltahub.registry.access.permissions import namespace_role
+from deltahub.registry.access.permissions import namespace_role, role_needed
 from deltahub.registry.access.repositories import load_repository
 from deltahub.registry.db.models import Namespace, Repository
 from deltahub.registry.db.session import ReadSession
@@ -128,12 +128,13 @@ def _find(
         return "repository", load_repository(session, caller, target, action).id
     writer = require_writer(caller)
     row_id = session.scalar(select(Namespace.id).where(Namespace.name == target))
-    wanted = ("admin",) if action == "admin" else ("write", "admin")
-    if row_id is not None and (
-        writer.is_superuser or namespace_role(session, writer, row_id) in wanted
-    ):
-        return "namespace", row_id
-    raise Forbidden(
-        f"{writer.name} is no {'administrator' if action == 'admin' else 'writer'} of"
-        f" {quoted(target)}, or there is no such namespace"
-    )
+    role = None
+    if row_id is not None:
+        role = "admin" if writer.is_superuser else namespace_role(session, writer, row_id)
+    if row_id is None or role is None:
+        raise Forbidden(
+            f"{writer.name} is no member of {quoted(target)}, or there is no such namespace"
+        )
+    if role not in (("admin",) if action == "admin" else ("write", "admin")):
+        raise role_needed(session, writer, action, row_id, f"the namespace {target}")
+    return "namespace", row_id

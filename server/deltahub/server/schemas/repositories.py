@@ -89,6 +89,23 @@ class RevisionOut(Out):
     entries: list[EntryOut]
 
 
+class LoggedOut(Out):
+    commit: str
+    title: str = Field(description="the first line of the message")
+    message: str
+    author: str | None = Field(description="null: the user was deleted")
+    created_at: datetime
+    ingest: str | None = Field(
+        description="state of the job that stores its files, as of other jobs; null when there was "
+        "nothing to store"
+    )
+
+
+class CommitPage(Out):
+    items: list[LoggedOut]
+    next_cursor: str | None
+
+
 class AddIn(In):
     op: Literal["add"]
     path: str
