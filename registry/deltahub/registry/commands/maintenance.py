@@ -12,7 +12,7 @@ import click
 
 from deltahub.registry.commands.errors import EXIT_REFUSED
 from deltahub.registry.commands.folder import folder_to_read, opened_folder, readers_kept_out
-from deltahub.registry.commands.options import data_dir_option, json_option
+from deltahub.registry.commands.options import SECONDS, data_dir_option, json_option
 from deltahub.registry.maintenance import clock
 from deltahub.registry.maintenance.fsck import run
 from deltahub.registry.maintenance.fsck.findings import CODES
@@ -40,17 +40,17 @@ _CODES = "\n".join(f"  {code}: {meaning}" for code, meaning in CODES.items())
 @click.command()
 @click.option("--apply", "is_applied", is_flag=True, help="Carry the plan out.")
 @click.option(
-    "--lease", "lease_s", type=click.FloatRange(min=0), metavar="SECONDS",
+    "--lease", "lease_s", type=SECONDS, metavar="SECONDS",
     help="How long condemned packs wait for their readers (DELTAHUB_READ_LEASE_S); --apply with "
     "less only while the hub is stopped.",
 )  # fmt: skip
 @click.option(
-    "--grace", "grace_s", type=click.FloatRange(min=0), metavar="SECONDS",
+    "--grace", "grace_s", type=SECONDS, metavar="SECONDS",
     help="How long files and tensors wait for the commit that will name them "
     "(DELTAHUB_HOLD_TTL_S).",
 )  # fmt: skip
 @click.option(
-    "--revision-grace", "revision_grace_s", type=click.FloatRange(min=0), metavar="SECONDS",
+    "--revision-grace", "revision_grace_s", type=SECONDS, metavar="SECONDS",
     help="How long dropped revisions can be taken back (DELTAHUB_REVISION_GRACE_S).",
 )  # fmt: skip
 @click.option(
@@ -176,10 +176,17 @@ def fsck(
             if not as_json:
                 click.echo("\n".join(_repair_lines(repaired)))
         checked = run.fsck(reg, read_data=read_data, progress=_show_stage, resumed=resumed)
-        for finding in checked:
-            found.append(finding)
+        try:
+            for finding in checked:
+                found.append(finding)
+                if not as_json:
+                    click.echo(finding.line)
+        except KeyboardInterrupt:
             if not as_json:
-                click.echo(f"{finding.code}: {finding.text}")
+                file = "FILE" if resumed is None else resumed
+                when = "next time, to go on after an end like this" if resumed is None else "again"
+                click.echo(f"run it with --resume {file} {when}", err=True)
+            raise
     if as_json:
         data: dict[str, object] = {"findings": [asdict(finding) for finding in found]}
         if repaired is not None:
