@@ -26,9 +26,15 @@ def test_a_push_beyond_the_quota_sends_nothing_and_says_what_to_do(
     folder = tmp_path / "model"
     folder.mkdir()
     (folder / "weights.bin").write_bytes(b"1" * 300_000)
-    assert "name a limit" in quota(hub_server, "quinn", status=2)
-    assert "as in 500GB" in quota(hub_server, "quinn", "--files", "much", status=2)
-    quota(hub_server, "quinn", "--repositories", "1", "--files", "500KB")
+    assert "repositories: 0, no limit" in quota(hub_server, "quinn")
+    for size in ("much", "1.5.5GB", "3 parsecs"):
+        assert "write 500GB, 1.5TB or 2GiB" in quota(hub_server, "quinn", "--files", size, status=2)
+    assert "too large" in quota(hub_server, "quinn", "--files", "99999999PB", status=2)
+    assert "files: 0 B of 1.5 GB" in quota(hub_server, "quinn", "--files", "1.5GB")
+    assert '"stored_bytes": 2147483648' in quota(hub_server, "quinn", "--stored", "2GiB", "--json")
+    said = quota(hub_server, "quinn", "--repositories", "1", "--files", "500KB")
+    assert "repositories: 0 of 1" in said
+    assert "stored: 0 B, no limit" in said
     with Hub(hub_server.url, token) as hub:
         hub.push(folder, "quinn/one")
         (folder / "weights.bin").write_bytes(b"2" * 300_000)

@@ -22,8 +22,8 @@ from deltahub.registry.db.tree_files import files_of, trees_of_repository
 from deltahub.registry.errors import Conflict, Forbidden, InvalidRequest, RepositoryExists
 from deltahub.registry.jobs import queue
 from deltahub.registry.names import quoted, split_name
-from deltahub.registry.quotas.anchors import repositories_needing
 from deltahub.registry.quotas.limits import check_push, check_repository
+from deltahub.registry.quotas.unnamed_bases import repositories_needing
 from deltahub.registry.quotas.usage import measure, usage_of_repository
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings

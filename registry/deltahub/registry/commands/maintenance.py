@@ -34,6 +34,7 @@ _WHY = {
     "never committed": "no commit named them in time",
     "replaced": "a smaller form replaced them, or no commit named them in time",
 }
+_MOST_RULES = 10  # repositories with due rules that a plan names
 _CODES = "\n".join(f"  {code}: {meaning}" for code, meaning in CODES.items())
 
 
@@ -116,7 +117,10 @@ def gc(
         if clock_was_ahead:
             verb = "to set" if outcome is None else "set"
             click.echo(f"dates in the future {verb} to now: {n_ahead}")
-        lines = [*plan_lines(plan), *(_outcome_lines(outcome) if outcome is not None else ())]
+        lines = [
+            *plan_lines(plan, delete_unknown=delete_unknown),
+            *(_outcome_lines(outcome) if outcome is not None else ()),
+        ]
         if outcome is None and not plan.doubts:
             lines.append("nothing was changed; --apply carries the plan out")
         click.echo("\n".join(lines))
@@ -213,12 +217,13 @@ def _repair_lines(repaired: Repaired) -> Iterator[str]:
     yield from repaired.notes
 
 
-def plan_lines(plan: Plan) -> Iterator[str]:
-    rows = (
+def plan_lines(plan: Plan, *, delete_unknown: bool = False) -> Iterator[str]:
+    unknown = "to delete" if delete_unknown else "reported only: --delete-unknown deletes them"
+    rows: tuple[tuple[str, int, int | None], ...] = (
         ("expired uploads to delete", *_sum(plan.uploads)),
         ("expired xorbs to delete", *_sum(plan.xorbs)),
-        ("dropped revisions to forget", len(plan.revisions), 0),
-        ("files that no revision lists", len(plan.files), 0),
+        ("dropped revisions to forget", len(plan.revisions), None),
+        ("files that no revision lists", len(plan.files), None),
         ("tensors that nothing needs", len(plan.tensors), plan.tensor_bytes),
         ("packs never finished, to condemn", *_sum(plan.abandoned)),
         ("empty packs to condemn", *_sum(plan.condemn)),
@@ -227,24 +232,35 @@ def plan_lines(plan: Plan) -> Iterator[str]:
         ("second copies that are not needed, to delete", *_sum(plan.copies)),
         ("leftover local files to delete", *_sum(plan.leftovers)),
         ("puts of dead processes to end", *_sum(plan.unfinished)),
-        ("unnamed anchors kept because deltas need them", plan.anchors, plan.anchor_bytes),
+        ("unnamed bases, kept because differences need them", plan.anchors, plan.anchor_bytes),
         ("packs with too few dead bytes to write anew", *_sum(plan.sparse)),
-        ("objects that no row knows (reported only)", *_sum(plan.unknown)),
+        (f"objects that no row knows, {unknown}", *_sum(plan.unknown)),
     )
-    yield from (f"{text}: {count} ({human_size(size)})" for text, count, size in rows if count)
+    for due in plan.rules[:_MOST_RULES]:
+        yield (
+            f"dropped by the rule of {due.of} first, {due.repository}: {due.revisions} revisions"
+        )
+    if len(plan.rules) > _MOST_RULES:
+        yield f"dropped by rules in {len(plan.rules) - _MOST_RULES} more repositories"
+    yield from (f"{text}: {count}{_bytes(size)}" for text, count, size in rows if count)
     for why, size in plan.reasons.items():
         yield f"because {_WHY[why]}: {human_size(size)}"
     for item in plan.waiting:
         until = datetime.fromisoformat(item.until)
-        yield (
-            f"waiting, {item.what}: {item.count} ({human_size(item.size_bytes)}), "
-            f"until {until:%F %T} UTC"
-        )
+        # Revisions and files have no bytes: tensors and uploads, in lines of their own, have.
+        shown = _bytes(item.size_bytes or None)
+        yield f"waiting, {item.what}: {item.count}{shown}, until {until:%F %T} UTC"
+    n_unknown = sum(item.size_bytes for item in plan.unknown) if delete_unknown else 0
     yield (
-        f"frees {human_size(plan.freed_bytes)} now, {human_size(plan.later_bytes)} after the "
+        f"frees {human_size(plan.freed_bytes + n_unknown)} now, "
+        f"{human_size(plan.later_bytes)} after the "
         f"lease; {human_size(plan.waiting_bytes)} wait"
     )
     yield from (f"doubt: {doubt}" for doubt in plan.doubts)
+
+
+def _bytes(size: int | None) -> str:
+    return "" if size is None else f" ({human_size(size)})"
 
 
 def _sum(items: Sequence[Item]) -> tuple[int, int]:

@@ -17,7 +17,7 @@ from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
 from deltahub.registry.sizes import human_size
 
-_MOST = 1 << 60
+MOST = 1 << 60
 
 
 @dataclass(frozen=True)
@@ -115,8 +115,8 @@ def set_limits(
     hub. NotFound, Forbidden.
     """
     for value in () if limits is None else vars(limits).values():
-        if value is not None and not 0 <= value <= _MOST:
-            raise InvalidRequest(f"a limit is 0 to {_MOST}, not {value}")
+        if value is not None and not 0 <= value <= MOST:
+            raise InvalidRequest(f"a limit is 0 to {MOST}, not {value}")
     if not by_shell and not require_writer(caller).is_superuser:
         raise Forbidden("quotas are set by administrators of the hub, with a token of scope admin")
     with reg.db.write() as session:

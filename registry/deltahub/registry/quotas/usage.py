@@ -13,7 +13,7 @@ from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.db.tables.quotas import RepositoryUsage
 from deltahub.registry.db.tables.trees import Entry, TreeNode
 from deltahub.registry.db.tree_files import files_of, is_listed_by, trees_of_repository
-from deltahub.registry.quotas.anchors import unnamed_bases
+from deltahub.registry.quotas.unnamed_bases import unnamed_bases
 
 
 @dataclass(frozen=True)

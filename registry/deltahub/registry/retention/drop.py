@@ -21,7 +21,7 @@ from deltahub.registry.db.models import File, LineageEdge, Ref, Repository, Revi
 from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.db.tables.retention import DroppedRevision
 from deltahub.registry.db.tables.trees import TreeEntry, TreeLink, TreeNode
-from deltahub.registry.quotas.anchors import repositories_needing
+from deltahub.registry.quotas.unnamed_bases import repositories_needing
 from deltahub.registry.quotas.usage import measure
 from deltahub.registry.registry import Registry
 

@@ -119,10 +119,25 @@ def prune_in(
     return pruned
 
 
+def count_due(session: ReadSession, repository: Repository, rule: Rule) -> int:
+    """How many revisions the rule does not keep."""
+    return len(_leaving(session, repository, rule)[1])
+
+
 def _pruned(
     session: ReadSession, repository: Repository, rule: Rule
 ) -> tuple[Pruned, list[_Commit], set[int]]:
     """(what is dropped, all commits of the repository, ids of those to drop)."""
+    commits, leaving = _leaving(session, repository, rule)
+    size = _only_there(session, repository, leaving)
+    dropped = [each.commit for each in commits if each.id in leaving]
+    return Pruned(dropped, len(commits) - len(leaving), size), commits, leaving
+
+
+def _leaving(
+    session: ReadSession, repository: Repository, rule: Rule
+) -> tuple[list[_Commit], set[int]]:
+    """(all commits of the repository, ids of those to drop)."""
     rows = session.execute(
         select(
             Revision.id,
@@ -146,10 +161,7 @@ def _pruned(
         kept.update(_kept_of(_chain(by_id[head], by_commit), rule))
     # What only a tag reaches is no branch's history, so no rule counts it.
     on_branches = {each.id for head in heads for each in _chain(by_id[head], by_commit)}
-    leaving = on_branches - kept
-    size = _only_there(session, repository, leaving)
-    dropped = [each.commit for each in commits if each.id in leaving]
-    return Pruned(dropped, len(commits) - len(leaving), size), commits, leaving
+    return commits, on_branches - kept
 
 
 def _chain(head: _Commit, by_commit: dict[str, _Commit]) -> Iterable[_Commit]:

@@ -40,6 +40,7 @@ from deltahub.registry.maintenance.object_rows import hub_objects
 from deltahub.registry.registry import JOB_FOLDER, Registry
 from deltahub.registry.replicas.copies import leftover_copies
 from deltahub.registry.replicas.need import unneeded_copies
+from deltahub.registry.retention.rules import Due, find_due
 from deltahub.registry.storage.base import ObjectNotFound, Store
 from deltahub.registry.storage.keys import (
     is_hub_key,
@@ -78,7 +79,8 @@ class Plan:
     repack: packs whose live frames are copied to new packs. copies: second copies that are not
     needed. sparse: live packs with too few dead
     bytes for a repack. anchors: tensors in no file that deltas still need. reasons: why uploads and
-    tensors go -> their bytes. doubts: reasons not to apply the plan.
+    tensors go -> their bytes. rules: what rules of retention drop first. doubts: reasons not to
+    apply the plan.
     """
 
     made_at: str
@@ -105,6 +107,7 @@ class Plan:
     sparse: tuple[Item, ...] = ()
     waiting: tuple[Waiting, ...] = ()
     reasons: dict[str, int] = field(default_factory=dict)
+    rules: tuple[Due, ...] = ()
     doubts: tuple[str, ...] = field(default=())
 
     @property
@@ -202,6 +205,7 @@ def plan_gc(
         copies += unneeded_copies(session, settings.second_copy_dependents)
         unknown = _unknown_objects(session, objects)
         reasons = candidates.reasons(files, uploads, dead)
+        rules = tuple(find_due(session))
     condemn = [pack for pack in mostly_dead if pack[0] in empty]
     repack = [pack for pack in mostly_dead if pack[0] not in empty]
     if moment.lease <= timedelta(0):
@@ -231,6 +235,7 @@ def plan_gc(
         sparse=_items(sparse),
         waiting=tuple(candidates.waiting),
         reasons=reasons,
+        rules=rules,
         doubts=tuple(doubts),
     )
 
