@@ -64,6 +64,11 @@ _CODES = "\n".join(f"  {code}: {meaning}" for code, meaning in CODES.items())
     "--delete-unknown", is_flag=True, help="Also delete objects that no row knows; with --full."
 )
 @click.option(
+    "--now", "is_impatient", is_flag=True,
+    help="With the hub stopped: wait for nothing, and leave no dead bytes in any pack. What was "
+    "dropped, deleted or not committed yet goes at once. Implies --full.",
+)  # fmt: skip
+@click.option(
     "--clock-was-ahead", is_flag=True,
     help="Trust this machine's clock, and set dates in the future to now. First make sure that the "
     "clock is right: with a wrong one, running pushes and downloads may break.",
@@ -77,6 +82,7 @@ def gc(
     revision_grace_s: float | None,
     is_full: bool,
     delete_unknown: bool,
+    is_impatient: bool,
     clock_was_ahead: bool,
     data_dir: Path,
     as_json: bool,
@@ -86,7 +92,11 @@ def gc(
     Exit status: 0 planned or done; 1 refused, for the plan has doubts; 2 could not run; 3 a hub,
     a worker or another gc has the data folder, and the lease is too short for --apply beside it.
     """
-    is_full = is_full or delete_unknown
+    if is_impatient:
+        if (lease_s, grace_s, revision_grace_s) != (None, None, None):
+            raise click.UsageError("--now waits for nothing: leave the times out")
+        lease_s = grace_s = revision_grace_s = 0.0
+    is_full = is_full or delete_unknown or is_impatient
     # A plan without --apply changes nothing, so it needs neither locks nor a writable folder.
     open_folder = opened_folder if is_applied else folder_to_read
     with (
@@ -95,7 +105,7 @@ def gc(
     ):
         make_plan = partial(
             plan_gc, reg, lease_s=lease_s, grace_s=grace_s, revision_grace_s=revision_grace_s,
-            clock_was_ahead=clock_was_ahead, is_full=is_full,
+            clock_was_ahead=clock_was_ahead, is_full=is_full, is_impatient=is_impatient,
         )  # fmt: skip
         if is_full and is_applied:
             suspect_everything(reg)

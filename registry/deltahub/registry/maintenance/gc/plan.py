@@ -87,6 +87,7 @@ class Plan:
     lease_s: float
     grace_s: float
     revision_grace_s: float
+    is_impatient: bool = False
     revisions: tuple[int, ...] = ()
     uploads: tuple[Item, ...] = ()
     xorbs: tuple[Item, ...] = ()
@@ -153,6 +154,7 @@ def plan_gc(
     revision_grace_s: float | None = None,
     clock_was_ahead: bool = False,
     is_full: bool = False,
+    is_impatient: bool = False,
 ) -> Plan:
     """The plan of a collection at this moment. Changes nothing.
 
@@ -162,7 +164,7 @@ def plan_gc(
     grace_s: seconds that unreferenced rows are kept (default: settings.hold_ttl_s).
     revision_grace_s: seconds in which a dropped revision can be taken back (default:
     settings.revision_grace_s). clock_was_ahead: rows of the future are no doubt, because the
-    operator trusts the clock.
+    operator trusts the clock. is_impatient: see Moment.
     """
     settings = reg.settings
     moment = moment_now(
@@ -170,7 +172,9 @@ def plan_gc(
         settings.hold_ttl_s if grace_s is None else grace_s,
         settings.revision_grace_s if revision_grace_s is None else revision_grace_s,
         is_full=is_full,
+        is_impatient=is_impatient,
     )
+    leftover_age = timedelta(0) if is_impatient else max(moment.lease, LEFTOVER_AGE)
     doubts: list[str] = []
     objects = {item.key: item.size for item in hub_objects(reg.store)} if is_full else {}
     with reg.db.read() as session:
@@ -197,9 +201,9 @@ def plan_gc(
             ((pack, size, created_at + moment.lease) for pack, size, created_at in mostly),
         )
         leftovers = candidates.sort(
-            "local files without an owner, perhaps", _leftovers(session, reg, moment.lease)
+            "local files without an owner, perhaps", _leftovers(session, reg, leftover_age)
         )
-        unfinished = _unfinished(reg.store, candidates, moment.lease)
+        unfinished = _unfinished(reg.store, candidates, leftover_age)
         ranges = tuple(session.scalars(select(XetRange.id).where(range_is_dead())))
         copies = leftover_copies(session)
         copies += unneeded_copies(session, settings.second_copy_dependents)
@@ -215,6 +219,7 @@ def plan_gc(
         lease_s=moment.lease.total_seconds(),
         grace_s=moment.grace.total_seconds(),
         revision_grace_s=moment.revision_grace.total_seconds(),
+        is_impatient=moment.is_impatient,
         revisions=tuple(revision for revision, _ in revisions),
         uploads=_items(uploads),
         xorbs=_items(xorbs),
@@ -241,12 +246,17 @@ def plan_gc(
 
 
 def moment_now(
-    lease_s: float, grace_s: float, revision_grace_s: float, *, is_full: bool = False
+    lease_s: float,
+    grace_s: float,
+    revision_grace_s: float,
+    *,
+    is_full: bool = False,
+    is_impatient: bool = False,
 ) -> Moment:
     grace, lease, dropped = (
         timedelta(seconds=each) for each in (grace_s, lease_s, revision_grace_s)
     )
-    return Moment(utc_now(), grace, lease, dropped, is_full)
+    return Moment(utc_now(), grace, lease, dropped, is_full, is_impatient)
 
 
 def _total(items: Iterable[Item | Waiting]) -> int:
@@ -303,7 +313,7 @@ def _packs_after_deletion(
             mostly_dead.append((pack, size, created_at))
         elif state == "damaged":
             continue  # a copy of its bytes could make damage look whole
-        elif needed < REPACK_BELOW * size:
+        elif needed < (1 if moment.is_impatient else REPACK_BELOW) * size:
             mostly_dead.append((pack, size - needed, created_at))
         elif needed < size:
             sparse.append((pack, size - needed))
@@ -318,7 +328,7 @@ def _size(store: Store, key: str) -> int:
 
 
 def _leftovers(
-    session: Session, reg: Registry, lease: timedelta
+    session: Session, reg: Registry, age: timedelta
 ) -> Iterator[tuple[str, int, datetime]]:
     """(name, bytes, due time) of scratch files, jobs' folders, and spool files without an upload.
 
@@ -330,7 +340,6 @@ def _leftovers(
         *((f"scratch/{path.name}", path) for path in scratch),
         *((f"spool/{upload}", reg.spool.path(upload)) for upload in orphans),
     ]:
-        age = max(lease, LEFTOVER_AGE)
         if path.is_dir() and not path.name.startswith(JOB_FOLDER):
             continue
         try:
@@ -339,15 +348,14 @@ def _leftovers(
             continue  # its owner has just removed it
         size = sum(each.st_size for each in files if S_ISREG(each.st_mode))
         written_at = max(each.st_mtime for each in files)
-        yield name, size, datetime.fromtimestamp(written_at, UTC) + age
+        # A backup may run while the hub is stopped.
+        waits = max(age, LEFTOVER_AGE) if path.name.startswith("backup-") else age
+        yield name, size, datetime.fromtimestamp(written_at, UTC) + waits
 
 
-def _unfinished(
-    store: Store, candidates: Candidates, lease: timedelta
-) -> tuple[UnfinishedPut, ...]:
+def _unfinished(store: Store, candidates: Candidates, age: timedelta) -> tuple[UnfinishedPut, ...]:
     """Puts that have not grown for a day: a running process gives up long before."""
     found = {put.id: put for put in store.unfinished() if not put.key or is_hub_key(put.key)}
-    age = max(lease, LEFTOVER_AGE)
     due = candidates.sort(
         "puts that have not ended yet",
         ((put.id, put.size, put.modified_at + age) for put in found.values()),
