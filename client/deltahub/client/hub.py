@@ -12,7 +12,7 @@ from deltahub.client.api.endpoints import Api
 from deltahub.client.api.history import History
 from deltahub.client.api.transport import Transport
 from deltahub.client.errors import InvalidArgument, JobNotFound
-from deltahub.client.names import branch_name
+from deltahub.client.names import branch_name, named_revision
 from deltahub.client.progress import Progress, Silent, count_of
 from deltahub.client.records import (
     CommitResult,
@@ -231,10 +231,7 @@ class Hub(Asking, History):
         index = LocalIndex.default()
         told = progress or Silent()
         try:
-            wanted = [
-                (name, revision or "main")
-                for name, _, revision in (text.partition("@") for text in names)
-            ]
+            wanted = [(name, revision or "main") for name, revision in map(named_revision, names)]
             siblings = count_siblings(self._api, wanted)
             return [
                 Pull(
@@ -259,6 +256,7 @@ class Hub(Asking, History):
         operations = [{"op": "delete", "path": path} for path in paths]
         if not operations:
             raise InvalidArgument("no paths to delete were given")
+        message = message or f"Delete {count_of(len(operations), 'file')}"
         return self._api.commit(
             name, ref=revision, message=message, parent=None, base=None, operations=operations
         )
@@ -289,9 +287,12 @@ class Hub(Asking, History):
         """Branches and tags."""
         return self._api.list_refs(name)
 
-    def info(self, name: str, revision: str = "main") -> dict[str, Any]:
-        """How the hub stores a revision: its files, tensors, bytes and bases, as parsed JSON."""
-        return self._api.get_info(name, revision)
+    def info(self, name: str, revision: str = "main", *, brief: bool = False) -> dict[str, Any]:
+        """How the hub stores a revision: its files, tensors, bytes and bases, as parsed JSON.
+
+        brief: without the tensors, which is faster.
+        """
+        return self._api.get_info(name, revision, brief=brief)
 
     def whoami(self) -> WhoAmI:
         return self._api.whoami()

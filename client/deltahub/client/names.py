@@ -75,6 +75,16 @@ def repository_path(name: str) -> str:
     return f"/v1/repositories/{name}"
 
 
+def named_revision(text: str) -> tuple[str, str | None]:
+    """(name, revision or None) of `name[@revision]`; InvalidArgument for `name@`."""
+    name, at, revision = text.partition("@")
+    if at and not revision:
+        raise InvalidArgument(
+            f"{text} names no revision: write one after the @, or leave the @ out"
+        )
+    return name, revision or None
+
+
 def namespace_name(name: str) -> str:
     """The name itself. InvalidArgument when no namespace can have it."""
     if not is_name(name):

@@ -88,6 +88,21 @@ class Ref:
 
 
 @dataclass(frozen=True)
+class LoggedCommit:
+    """A commit of a branch's history. author: None if the user was deleted. Times are ISO 8601.
+
+    ingest: state of the job that stores its files; None if there was nothing to store.
+    """
+
+    commit: CommitId
+    title: str
+    created_at: str
+    message: str = ""
+    author: str | None = None
+    ingest: str | None = None
+
+
+@dataclass(frozen=True)
 class Rule:
     """What history of each branch is kept: its last commits, every k-th, and what is young.
 
@@ -103,11 +118,14 @@ class Rule:
 
 @dataclass(frozen=True)
 class Pruned:
-    """What was dropped. kept: revisions that stay. size_bytes: of files that no other one has."""
+    """What was dropped. kept: revisions that stay. size_bytes: of files that no other one has, as
+    they were pushed. stored_bytes: what the repository stores less; None from an older hub.
+    """
 
     commits: tuple[CommitId, ...]
     kept: Count
     size_bytes: Count
+    stored_bytes: Count | None = None
 
 
 @dataclass(frozen=True)

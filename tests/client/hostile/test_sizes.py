@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from deltahub.client import BadResponse, DiskFull, Hub, HubError
+from deltahub.client.push.plan import SMALL_FILE
 from support.service.hostile_hub import Handler, HostileHub, Reply, reply
 
 NAME = "evil/m"
@@ -135,17 +136,19 @@ def test_announced_bytes_of_an_answer_are_not_reserved(evil: HostileHub, client:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50 << 10
 
 
-@pytest.mark.parametrize(("received", "size"), [(8, 8), (8, 7), (-1, 7), (0, 8)])
+@pytest.mark.parametrize(("more", "size_more"), [(1, 1), (1, 0), (None, 0), (-1, 1)])
 def test_an_upload_of_which_the_hub_says_nonsense_ends(
-    evil: HostileHub, client: Hub, tmp_path: Path, received: int, size: int
+    evil: HostileHub, client: Hub, tmp_path: Path, more: int | None, size_more: int
 ) -> None:
-    headers = {"Upload-Offset": str(received), "Upload-Length": str(size)}
+    data = b"7" * SMALL_FILE  # smaller files are not asked for
+    received = -1 if more is None else len(data) + more
+    headers = {"Upload-Offset": str(received), "Upload-Length": str(len(data) + size_more)}
     evil.answers |= {
-        f"HEAD /v1/uploads/{sha256(b'7 bytes').hexdigest()}": Reply(b"", 200, headers),
+        f"HEAD /v1/uploads/{sha256(data).hexdigest()}": Reply(b"", 200, headers),
         f"GET {ROOT}": reply({"name": NAME}),
         f"GET {ROOT}/refs": reply({"items": []}),
         f"POST {ROOT}/files/query": reply({"have": []}),
     }
-    (tmp_path / "f").write_bytes(b"7 bytes")
-    with pytest.raises(BadResponse, match="how many of 7 bytes have come"):
+    (tmp_path / "f").write_bytes(data)
+    with pytest.raises(BadResponse, match=f"how many of {len(data)} bytes have come"):
         client.upload_file(tmp_path / "f", NAME)

@@ -59,6 +59,8 @@ def test_an_absent_base_is_told_and_used_once_it_arrives(
         "declared_status": "absent",
         "commit": None,
         "measured": [],
+        "is_gone": False,
+        "is_own_history": False,
     }
     line = f"base declared: {base} (absent: there is none that you may read; used once it arrives)"
     assert line in info_text(hub_server, hub_server.admin_token, name)
@@ -150,7 +152,7 @@ def test_a_base_that_is_gone_is_said_to_be(
     info_once(hub, name, lambda found: bool(found["base"]["measured"]))
     hub.delete(f"{name}-base")
     text = info_text(hub_server, hub_server.admin_token, name)
-    assert "differences from a model that is gone" in text
+    assert "differences from a model or revision that is gone" in text
 
 
 def test_no_model_is_its_own_base(hub: Hub, name: str, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deltahub.client import Forbidden, Hub, Silent, Stage, Unauthorized
+from deltahub.client import Forbidden, Hub, LocalFileChanged, Silent, Stage, Unauthorized
 from support.models.model_folders import base_tensors, contents, write_model
 from support.service.client_process import deltahub
 from support.service.hub import RunningHub
@@ -42,6 +42,43 @@ def received(hub: RunningHub) -> int:
     """Number of bytes that the server has read from its sockets."""
     counted: int = hub.call("GET", "/v1/metrics", token=hub.admin_token).json()["received_bytes"]
     return counted
+
+
+def requests(hub: RunningHub) -> int:
+    counted: int = hub.call("GET", "/v1/metrics", token=hub.admin_token).json()["requests"]
+    return counted
+
+
+def test_many_small_files_take_few_requests(
+    hub_server: RunningHub, hub: Hub, name: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "many"
+    folder.mkdir()
+    for i in range(600):
+        (folder / f"{i}.json").write_bytes(os.urandom(20))
+    (folder / "empty").touch()
+    before = requests(hub_server)
+    pushed = hub.push(folder, name, wait=False)
+    assert requests(hub_server) - before < 30
+    assert pushed.sent == 600 * 20
+    assert len(hub.revision(name).entries) == 601
+
+
+def test_a_small_file_that_changes_while_it_is_pushed_is_named(
+    hub: Hub, name: str, tmp_path: Path
+) -> None:
+    (tmp_path / "a.json").write_bytes(os.urandom(20))
+
+    class Changing(Stages):
+        @contextmanager
+        def stage(self, title: str, total: int | None) -> Iterator[Stage]:
+            if title == "upload":
+                (tmp_path / "a.json").write_bytes(os.urandom(20))
+            with super().stage(title, total) as stage:
+                yield stage
+
+    with pytest.raises(LocalFileChanged, match=r"a\.json changed"):
+        hub.push(tmp_path, name, progress=Changing())
 
 
 @pytest.mark.parametrize("wait", [True, False])

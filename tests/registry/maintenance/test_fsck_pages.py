@@ -1,5 +1,6 @@
 """fsck checks trees, goes page by page, and on from where a run before was."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -89,18 +90,40 @@ def test_a_run_goes_on_where_the_one_before_ended(reg: Registry, tmp_path: Path)
         assert ("values" in stages) == (n_read == 0)
 
 
-def test_a_file_that_is_no_place_is_refused(reg: Registry, tmp_path: Path) -> None:
+def refused(reg: Registry, place: Path, *, read_data: bool = False) -> str:
+    with pytest.raises(InvalidRequest) as error:
+        list(fsck(reg, read_data=read_data, resumed=place))
+    return str(error.value)
+
+
+def test_a_file_that_is_no_place_of_this_check_is_refused(reg: Registry, tmp_path: Path) -> None:
     place = tmp_path / "place.json"
-    place.write_text("[]")
-    with pytest.raises(InvalidRequest, match="is not where a run of fsck was"):
-        list(fsck(reg, resumed=place))
+    for damaged in ("[]", "{", '{"findings": [], "stage": 1}', "\0"):
+        place.write_text(damaged)
+        assert "is damaged" in refused(reg, place)
     place.unlink()
     sql(reg, "UPDATE tree_links SET marks = marks | 2")
     run = fsck(reg, resumed=place)
     next(run)
     run.close()
-    with pytest.raises(InvalidRequest, match="without --read-data"):
-        list(fsck(reg, read_data=True, resumed=place))
+    assert "without --read-data" in refused(reg, place, read_data=True)
+    saved = json.loads(place.read_text())
+    place.write_text(json.dumps({**saved, "stage": "phases of the moon"}))
+    assert "another release" in refused(reg, place)
+    place.write_text(json.dumps({**saved, "hub": "0" * 32}))
+    assert "another hub" in refused(reg, place)
+    assert "delete it, or name another file" in refused(reg, place)
+    assert "no folder" in refused(reg, tmp_path / "nowhere" / "place.json")
+
+
+def test_a_finding_names_files_and_does_not_send_to_fsck(reg: Registry) -> None:
+    sql(reg, "UPDATE frames SET offset = offset + 1")
+    found = [each for each in fsck(reg, read_data=True) if each.code == "recipe_unreadable"]
+    assert found
+    for finding in found:
+        assert "deltahub fsck" not in finding.line
+        assert "(needed by '" in finding.line
+        assert len(finding.files) <= 3
 
 
 def test_the_command_resumes(reg: Registry, tmp_path: Path) -> None:
@@ -109,3 +132,16 @@ def test_the_command_resumes(reg: Registry, tmp_path: Path) -> None:
     result = CliRunner().invoke(maintenance.fsck, given)
     assert (result.exit_code, result.stdout) == (0, "clean\n"), result.output
     assert not place.exists()
+    given[-1] = str(tmp_path / "nowhere" / "place.json")
+    result = CliRunner().invoke(maintenance.fsck, given)
+    assert result.exit_code == 2
+    assert "there is no folder" in result.output
+
+
+@pytest.mark.parametrize("option", ["--lease", "--grace", "--revision-grace"])
+@pytest.mark.parametrize("value", ["nan", "inf", "1e99", "9" * 21, "-1", "soon"])
+def test_a_time_that_is_none_is_refused_in_a_line(reg: Registry, option: str, value: str) -> None:
+    given = ["--data-dir", str(reg.data_dir), option, value]
+    result = CliRunner().invoke(maintenance.gc, given)
+    assert result.exit_code == 2
+    assert "is no number of seconds" in result.output

@@ -288,7 +288,7 @@ def test_the_command_says_what_it_read_found_and_did(hub: SmallHub) -> None:
     assert outcome["proved"] + outcome["n_found"] >= 1
     assert run_scrub(hub.reg, "--older-than", "soon").exit_code == 2
     age_everything(hub.reg, 0)
-    assert "due are" in run_scrub(hub.reg, "--limit-bytes", "1", "--older-than", "0m").stdout
+    assert "due are" in run_scrub(hub.reg, "--limit-bytes", "1", "--older-than", "0min").stdout
 
 
 def test_the_command_tells_each_damage_once_and_counts_what_it_changed(hub: SmallHub) -> None:

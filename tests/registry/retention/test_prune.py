@@ -13,10 +13,12 @@ from deltahub.registry import Caller, Registry
 from deltahub.registry.access.repositories import load_repository
 from deltahub.registry.catalog.history import ancestors
 from deltahub.registry.catalog.refs import create_ref
+from deltahub.registry.commands.maintenance import plan_lines
 from deltahub.registry.db.models import Revision, utc_now
 from deltahub.registry.errors import Forbidden, InvalidRequest
+from deltahub.registry.maintenance.gc.plan import plan_gc
 from deltahub.registry.retention.prune import Rule, prune
-from deltahub.registry.retention.rules import apply_rule, get_rule, set_rule, tidy
+from deltahub.registry.retention.rules import Due, apply_rule, get_rule, set_rule, tidy
 from deltahub.registry.retention.take_back import take_back
 from support.registry.collecting import collect, count, is_clean
 from support.registry.commits import NAME, files, revision
@@ -148,7 +150,11 @@ def test_a_rule_of_the_namespace_counts_where_the_repository_has_none(
     assert len((apply_rule(reg, repository) or prune(reg, alice, NAME, Rule(9))).commits) == 2
     set_rule(reg, alice, NAME, Rule(keep_last=2))
     assert get_rule(reg, alice, NAME) == (Rule(keep_last=2), NAME)
+    plan = plan_gc(reg)
+    assert plan.rules == (Due(NAME, NAME, 1),)
+    assert f"by the rule of {NAME} first, {NAME}: 1 revision" in "\n".join(plan_lines(plan))
     assert tidy(reg) == 1
+    assert plan_gc(reg).rules == ()
     set_rule(reg, alice, NAME, None)
     set_rule(reg, alice, "alice", None)
     assert (tidy(reg), get_rule(reg, alice, NAME), len(history(reg))) == (0, None, 2)

@@ -219,23 +219,14 @@ def served_hub(
     environment: Mapping[str, str] | None = None,
     arguments: tuple[str, ...] = (),
     log: IO[bytes] | None = None,
+    command: tuple[str, ...] = (sys.executable, "-m", "deltahub.server"),
 ) -> Iterator[ServedHub]:
     """Run `deltahub serve` on a free port. token: from an earlier start; the first prints one.
 
     log: file for its standard error, by default ours.
     """
-    command = [
-        sys.executable,
-        "-m",
-        "deltahub.server",
-        "--data-dir",
-        str(data_dir),
-        "--port",
-        "0",
-        *arguments,
-    ]
     process = subprocess.Popen(
-        command,
+        [*command, "--data-dir", str(data_dir), "--port", "0", *arguments],
         stdout=subprocess.PIPE,
         stderr=log,
         text=True,

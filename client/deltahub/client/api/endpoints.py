@@ -54,9 +54,12 @@ class Api:
     def whoami(self) -> WhoAmI:
         return self._read(partial(record, WhoAmI), "GET", "/v1/whoami")
 
-    def create_repository(self, name: str, *, private: bool) -> Repository:
+    def create_repository(self, name: str, *, private: bool, push_bytes: int = 0) -> Repository:
+        """push_bytes: of the files that are to be pushed: LimitExceeded if there is no room."""
         repository_path(name)
-        body = {"name": name, "private": private}
+        body: dict[str, Any] = {"name": name, "private": private}
+        if push_bytes:
+            body["push_bytes"] = push_bytes
         parse = partial(record, Repository)
         return self._read(parse, "POST", "/v1/repositories", json_body=body)
 
@@ -125,9 +128,9 @@ class Api:
         except NotFound:
             return None
 
-    def get_info(self, name: str, revision: str) -> dict[str, Any]:
+    def get_info(self, name: str, revision: str, *, brief: bool) -> dict[str, Any]:
         path = f"{repository_path(name)}/info"
-        query = {"revision": revision}
+        query = {"revision": revision, "brief": "true" if brief else None}
         return self._read(_info, "GET", path, query=query, limit=LARGE_ANSWER)
 
     def commit(

@@ -1,23 +1,43 @@
 """What of a repository's history is kept: dropping old revisions, and taking them back."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from deltahub.client.api.endpoints import Api
-from deltahub.client.api.parsing import items_of, record
+from deltahub.client.api.parsing import field_of, items_of, record
 from deltahub.client.api.transport import LONG_TIMEOUT_S
-from deltahub.client.errors import InvalidArgument, NotFound
+from deltahub.client.errors import InvalidArgument, NotFound, RevisionNotFound
 from deltahub.client.names import branch_name, is_commit, namespace_name, repository_path
-from deltahub.client.records import Dropped, Pruned, Ref, Rule
+from deltahub.client.records import Dropped, LoggedCommit, Pruned, Ref, Rule
 
 _T = TypeVar("_T")
+_LOG_PAGE: Final = 1000
 
 
 class History:
-    """The part of `Hub` that drops revisions and takes them back."""
+    """The part of `Hub` that lists commits, drops revisions and takes them back."""
 
     _api: Api
+
+    def log(self, name: str, revision: str = "main", *, limit: int = 100) -> Sequence[LoggedCommit]:
+        """The newest commits up to a revision (a branch, a tag or a commit), the newest first."""
+        path = f"{repository_path(name)}/commits"
+        found: list[LoggedCommit] = []
+        cursor: str | None = None
+        while len(found) < limit:
+            query: dict[str, str | int | None] = {
+                "revision": revision,
+                "limit": min(limit - len(found), _LOG_PAGE),
+                "cursor": cursor,
+            }
+            answer = self._api.transport.call("GET", path, query=query, timeout_s=LONG_TIMEOUT_S)
+            page = answer.read(partial(items_of, LoggedCommit))
+            found += page
+            cursor = answer.read(lambda value: field_of(value, "next_cursor", str | None))
+            if cursor is None or not page:
+                break
+        return found[:limit]
 
     def prune(self, name: str, rule: Rule, *, dry_run: bool = False) -> Pruned:
         """Drop the revisions of all branches that the rule does not keep.
@@ -45,10 +65,14 @@ class History:
         if not is_commit(commit):
             begins = [each.commit for each in self.dropped(name, limit=1000)]
             found = [each for each in dict.fromkeys(begins) if commit and each.startswith(commit)]
-            if len(found) != 1:
+            if not found:
+                raise RevisionNotFound(
+                    f"{name} has no dropped revision {commit!r}: `deltahub dropped` lists them"
+                )
+            if len(found) > 1:
                 raise InvalidArgument(
                     f"{commit!r} is the beginning of {len(found)} dropped revisions of {name}: "
-                    "`deltahub dropped` lists them"
+                    "write more digits"
                 )
             commit = found[0]
         path = f"{repository_path(name)}/dropped/{commit}/take-back"

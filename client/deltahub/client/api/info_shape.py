@@ -52,6 +52,8 @@ class BaseReport:
     measured: tuple[Measured, ...] | None = None
     declared_share: Share | None = None
     pending_job_id: str | None = None
+    is_gone: bool = False
+    is_own_history: bool = False
 
 
 @dataclass(frozen=True)

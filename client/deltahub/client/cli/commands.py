@@ -17,6 +17,7 @@ _COMMANDS = {
     "pull": ("deltahub.client.cli.push_pull:pull", "Pull a revision; only what is not here moves."),
     "ls": ("deltahub.client.cli.browse:ls", "List repositories, or the files of one."),
     "info": ("deltahub.client.cli.info:info", "Show how a revision is stored."),
+    "log": ("deltahub.client.cli.history:log", "List the commits up to a revision."),
     "rm": ("deltahub.client.cli.browse:rm", "Delete files of a branch, or a whole repository."),
     "visibility": (
         "deltahub.client.cli.browse:visibility",

@@ -27,11 +27,12 @@ _STATUS = {
 def info(name: str, revision: str | None, brief: bool, hub: Hub, output: Output) -> None:
     """Show files and tensors of a revision: codec and bytes of each, and its base.
 
-    own: bytes stored for this revision alone; shared: stored once, used by others too; base:
-    bytes of other models' tensors that its differences need.
+    own: bytes stored for this repository alone; shared: stored once, other repositories use them
+    too; base: bytes of tensors outside this revision that its differences need: of other models,
+    and of other revisions of this one.
     """
     name, revision = split_revision(name, revision)
-    found = hub.info(name, revision)
+    found = hub.info(name, revision, brief=brief)
     if brief:
         found = {**found, "files": [_without_tensors(file) for file in found.get("files", [])]}
     output.result(found, *_describe(name, found))
@@ -78,6 +79,8 @@ def _describe_base(base: Mapping[str, Any], files: Sequence[Mapping[str, Any]]) 
 def _status_of(base: Mapping[str, Any]) -> str:
     status = str(base.get("declared_status") or "")
     text = _STATUS.get(status, status)
+    if base.get("is_gone"):
+        text += f"; that revision is gone, {str(base.get('commit') or '')[:12]} stands for it"
     if status == "resolved" and base.get("declared_share"):
         text += f": {_share(base['declared_share'])} of the weights"
     return f" ({text})" if text else ""
@@ -96,7 +99,12 @@ def _why_unmeasured(base: Mapping[str, Any], files: Sequence[Mapping[str, Any]])
     if base.get("pending_job_id"):
         return " yet: the hub is still at work on this revision"
     if any((file.get("stored") or {}).get("base") for file in files):
-        return ": its weights are differences from a model that is gone, or that you may not read"
+        if base.get("is_own_history"):
+            return ": its weights are differences from other revisions of this repository"
+        return (
+            ": its weights are differences from a model or revision that is gone, or that you may"
+            " not read"
+        )
     return ": the weights are no copy of an older model's, nor stored as a difference from another"
 
 

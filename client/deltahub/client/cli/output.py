@@ -5,6 +5,7 @@ import functools
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,6 +22,7 @@ from deltahub.client.errors import (
 )
 from deltahub.client.escapes import printable
 from deltahub.client.hub import Hub
+from deltahub.client.names import named_revision
 from deltahub.client.progress import Bars, Lines, Progress, Silent
 
 EXIT_FAILED = 1
@@ -110,10 +112,19 @@ def confirm(what: str, output: Output, *, is_yes: bool) -> None:
 
 def split_revision(name: str, revision: str | None = None) -> tuple[str, str]:
     """(`namespace/name`, revision) from `namespace/name[@revision]` and an option."""
-    name, at, given = name.partition("@")
-    if at and revision is not None and revision != given:
+    name, given = named_revision(name)
+    if given is not None and revision is not None and revision != given:
         raise click.UsageError(f"two revisions: {given} and {revision}")
     return name, given or revision or "main"
+
+
+def utc_time(text: str | None) -> str:
+    """A time of an answer, ISO 8601, as `2026-03-14 15:09 UTC`."""
+    try:
+        at = datetime.fromisoformat(text or "").astimezone(UTC)
+    except (ValueError, OverflowError):
+        return text or ""
+    return f"{at:%Y-%m-%d %H:%M} UTC"
 
 
 def table(rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset()) -> list[str]:

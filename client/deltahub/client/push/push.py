@@ -19,7 +19,7 @@ from deltahub.client.local.folder import LocalFile
 from deltahub.client.local.hashing import plan_of, sha256_of, tensors_of
 from deltahub.client.local.index import LocalIndex
 from deltahub.client.names import branch_name, file_path
-from deltahub.client.progress import Progress, Silent
+from deltahub.client.progress import Progress, Silent, count_of
 from deltahub.client.push.encode import LocalTensor
 from deltahub.client.push.plan import SMALL_FILE, HashedFile
 from deltahub.client.push.send import NO_BASE, FileSender, PushOptions, parse_base
@@ -60,7 +60,8 @@ class Push:
         base = self._find_base()  # after what is refused, because it may warn
         hashed = self._hash(files)
         if not exists:
-            self._create()
+            sizes = {each.sha256: each.file.size for each in hashed}
+            self._create(sum(sizes.values()))
         missing = self._unsent(hashed)
         head = self._head()  # after the query, which makes the hub look for lost files
         if missing:
@@ -154,10 +155,12 @@ class Push:
         self._api.require_write(self._options.name)
         return True
 
-    def _create(self) -> None:
+    def _create(self, push_bytes: int = 0) -> None:
+        """push_bytes: of the files that come; LimitExceeded, and no repository, if too much."""
         options = self._options
+        is_private = bool(options.private)
         try:
-            self._api.create_repository(options.name, private=bool(options.private))
+            self._api.create_repository(options.name, private=is_private, push_bytes=push_bytes)
         except RepositoryExists:
             # Another push has created it meanwhile.
             self._check_visibility(self._api.get_repository(options.name))
@@ -252,7 +255,7 @@ class Push:
                 result = self._api.commit(
                     options.name,
                     ref=options.revision,
-                    message=options.message,
+                    message=options.message or _title(len(added), len(deleted)),
                     parent=head.commit if head else None,
                     base=options.base,
                     operations=operations,
@@ -326,6 +329,14 @@ def _changed(files: Iterable[HashedFile], head: Revision | None) -> list[HashedF
     entries = head.entries if head else ()
     known = {entry.path: entry.sha256 for entry in entries if entry.state != "lost"}
     return [each for each in files if known.get(each.file.path) != each.sha256]
+
+
+def _title(n_added: int, n_deleted: int) -> str:
+    """The message of a push without one."""
+    parts = [f"Push {count_of(n_added, 'file')}"] if n_added else []
+    parts += [f"delete {count_of(n_deleted, 'file')}"] if n_deleted else []
+    title = ", ".join(parts) or "Push without changed files"
+    return title[0].upper() + title[1:]
 
 
 def _operations(

@@ -12,11 +12,12 @@ from deltahub.client.local.hashing import index_snapshot
 from deltahub.client.local.index import LocalIndex
 from deltahub.client.local.kept_pushes import KeptPushes, PushedWeights
 from deltahub.client.local.tensor_sources import MissingTensor, Sources
+from deltahub.client.names import named_revision
 from deltahub.client.progress import Progress, Silent
 from deltahub.client.push.base import BaseSet, load_base
 from deltahub.client.push.packs import PackSender, Refusal, spool_folder
 from deltahub.client.push.plan import HashedFile, PushPlan, plan_push
-from deltahub.client.push.upload import Uploader
+from deltahub.client.push.upload import Uploader, together
 from deltahub.client.records import Revision
 from deltahub.codecs.files.split import make_recipe
 
@@ -140,11 +141,10 @@ class FileSender:
             return
         with self._progress.stage("upload", total) as stage, ThreadPoolExecutor(_UPLOADERS) as pool:
 
-            def upload(each: HashedFile) -> None:
-                file = each.file
-                self._uploader.upload(file.source, each.sha256, file.size, stage.advance)
+            def upload(some: list[HashedFile]) -> None:
+                self._uploader.upload_all(some, stage.advance)
 
-            list(pool.map(upload, todo))
+            list(pool.map(upload, together(todo)))
 
     def _send_frames(self, plan: PushPlan, have: Set[str]) -> None:
         name = self._options.name
@@ -187,5 +187,5 @@ class FileSender:
 
 def parse_base(base: str) -> tuple[str, str]:
     """(`namespace/name`, revision) of a declared base."""
-    name, _, revision = base.partition("@")
+    name, revision = named_revision(base)
     return name, revision or "main"

@@ -69,11 +69,16 @@ def require(
     name = full_name(session, repository)
     if not allowed(session, caller, "read", repository):
         raise repository_not_found(name)
-    caller = require_writer(caller)
-    raise Forbidden(
-        f"{caller.name} needs the role {action} in the namespace of {name} for this"
-        + _way_to_role(session, repository.namespace_id, caller.name, action)
-    )
+    where = f"the namespace of {name}"
+    raise role_needed(session, require_writer(caller), action, repository.namespace_id, where)
+
+
+def role_needed(
+    session: ReadSession, caller: Caller, action: Action, namespace_id: int, where: str
+) -> Forbidden:
+    """The error for a caller whose role is too low. where: the namespace in words."""
+    way = _way_to_role(session, namespace_id, caller.name, action)
+    return Forbidden(f"{caller.name} needs the role {action} in {where} for this{way}")
 
 
 def _way_to_role(session: ReadSession, namespace_id: int, user: str, role: str) -> str:

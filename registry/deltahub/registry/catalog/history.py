@@ -11,6 +11,7 @@ from deltahub.registry.catalog.trees.sums import Change
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.models import Revision, User
 from deltahub.registry.db.session import ReadSession
+from deltahub.registry.db.tables.jobs import Job
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,15 @@ def log(
         taken.append(one.id)
     found = _commits(session, taken)
     return [found[row_id] for row_id in taken]
+
+
+def ingest_states(session: ReadSession, revisions: Iterable[int]) -> dict[int, str]:
+    """Revision -> the state of its ingest job, if it had one."""
+    found: dict[int, str] = {}
+    for batch in batches(revisions):
+        query = select(Revision.id, Job.state).join(Job, Job.id == Revision.ingest_job_id)
+        found.update(session.execute(query.where(Revision.id.in_(batch))).all())
+    return found
 
 
 def last_changes(

@@ -23,7 +23,8 @@ from deltahub.registry.errors import Conflict, Forbidden, InvalidRequest, Reposi
 from deltahub.registry.jobs import queue
 from deltahub.registry.names import quoted, split_name
 from deltahub.registry.quotas.limits import check_push, check_repository
-from deltahub.registry.quotas.usage import usage_of_repository
+from deltahub.registry.quotas.unnamed_bases import repositories_needing
+from deltahub.registry.quotas.usage import measure, usage_of_repository
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
 
@@ -56,13 +57,19 @@ def create_repository(
     *,
     private: bool = False,
     role: str | None = None,
+    push_bytes: int = 0,
 ) -> RepositoryInfo:
     """Make an empty repository in a namespace where the caller may write.
 
-    Raises Forbidden, also if there is no such namespace, RepositoryExists and InvalidName.
+    push_bytes: of the files that are to be pushed to it; QuotaExceeded if they are too much, so
+    that no empty repository stays. Raises Forbidden, also if there is no such namespace,
+    RepositoryExists and InvalidName.
     """
     with reg.db.write() as session:
-        return add_repository(session, reg.settings, caller, name, private=private, role=role)
+        made = add_repository(session, reg.settings, caller, name, private=private, role=role)
+        namespace = session.get_one(Repository, made.id).namespace_id
+        check_push(session, reg.settings, namespace, push_bytes)
+        return made
 
 
 def add_repository(
@@ -118,13 +125,17 @@ def remove(
         jobs.where(Job.state == "queued").values(**queue.DELETED, finished_at=utc_now())
     )
     session.execute(jobs.where(Job.state == "running").values(is_cancel_asked=True))
-    listed = files_of(trees_of_repository(repository.id))
+    trees = trees_of_repository(repository.id)
+    needing = repositories_needing(session, repository.id, trees)
+    listed = files_of(trees)
     left = update(File).where(File.id.in_(listed)).values(left_by="repository deleted")
     session.execute(left.execution_options(synchronize_session=False))
     # ON DELETE CASCADE deletes the rows that refer to it. Revisions name their trees, so go first.
     session.execute(delete(Revision).where(Revision.repository_id == repository.id))
     session.execute(delete(DroppedRevision).where(DroppedRevision.repository_id == repository.id))
     session.execute(delete(Repository).where(Repository.id == repository.id))
+    for row_id in sorted(needing):
+        measure(session, row_id)
     audit.append(session, caller, "repository.delete", name)
     failpoints.reached("repositories.delete.before_commit")
 

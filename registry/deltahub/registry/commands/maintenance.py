@@ -12,7 +12,7 @@ import click
 
 from deltahub.registry.commands.errors import EXIT_REFUSED
 from deltahub.registry.commands.folder import folder_to_read, opened_folder, readers_kept_out
-from deltahub.registry.commands.options import data_dir_option, json_option
+from deltahub.registry.commands.options import SECONDS, data_dir_option, json_option
 from deltahub.registry.maintenance import clock
 from deltahub.registry.maintenance.fsck import run
 from deltahub.registry.maintenance.fsck.findings import CODES
@@ -34,23 +34,24 @@ _WHY = {
     "never committed": "no commit named them in time",
     "replaced": "a smaller form replaced them, or no commit named them in time",
 }
+_MOST_RULES = 10  # repositories with due rules that a plan names
 _CODES = "\n".join(f"  {code}: {meaning}" for code, meaning in CODES.items())
 
 
 @click.command()
 @click.option("--apply", "is_applied", is_flag=True, help="Carry the plan out.")
 @click.option(
-    "--lease", "lease_s", type=click.FloatRange(min=0), metavar="SECONDS",
+    "--lease", "lease_s", type=SECONDS, metavar="SECONDS",
     help="How long condemned packs wait for their readers (DELTAHUB_READ_LEASE_S); --apply with "
     "less only while the hub is stopped.",
 )  # fmt: skip
 @click.option(
-    "--grace", "grace_s", type=click.FloatRange(min=0), metavar="SECONDS",
+    "--grace", "grace_s", type=SECONDS, metavar="SECONDS",
     help="How long files and tensors wait for the commit that will name them "
     "(DELTAHUB_HOLD_TTL_S).",
 )  # fmt: skip
 @click.option(
-    "--revision-grace", "revision_grace_s", type=click.FloatRange(min=0), metavar="SECONDS",
+    "--revision-grace", "revision_grace_s", type=SECONDS, metavar="SECONDS",
     help="How long dropped revisions can be taken back (DELTAHUB_REVISION_GRACE_S).",
 )  # fmt: skip
 @click.option(
@@ -62,6 +63,11 @@ _CODES = "\n".join(f"  {code}: {meaning}" for code, meaning in CODES.items())
 @click.option(
     "--delete-unknown", is_flag=True, help="Also delete objects that no row knows; with --full."
 )
+@click.option(
+    "--now", "is_impatient", is_flag=True,
+    help="With the hub stopped: wait for nothing, and leave no dead bytes in any pack. What was "
+    "dropped, deleted or not committed yet goes at once. Implies --full.",
+)  # fmt: skip
 @click.option(
     "--clock-was-ahead", is_flag=True,
     help="Trust this machine's clock, and set dates in the future to now. First make sure that the "
@@ -76,6 +82,7 @@ def gc(
     revision_grace_s: float | None,
     is_full: bool,
     delete_unknown: bool,
+    is_impatient: bool,
     clock_was_ahead: bool,
     data_dir: Path,
     as_json: bool,
@@ -85,7 +92,11 @@ def gc(
     Exit status: 0 planned or done; 1 refused, for the plan has doubts; 2 could not run; 3 a hub,
     a worker or another gc has the data folder, and the lease is too short for --apply beside it.
     """
-    is_full = is_full or delete_unknown
+    if is_impatient:
+        if (lease_s, grace_s, revision_grace_s) != (None, None, None):
+            raise click.UsageError("--now waits for nothing: leave the times out")
+        lease_s = grace_s = revision_grace_s = 0.0
+    is_full = is_full or delete_unknown or is_impatient
     # A plan without --apply changes nothing, so it needs neither locks nor a writable folder.
     open_folder = opened_folder if is_applied else folder_to_read
     with (
@@ -94,7 +105,7 @@ def gc(
     ):
         make_plan = partial(
             plan_gc, reg, lease_s=lease_s, grace_s=grace_s, revision_grace_s=revision_grace_s,
-            clock_was_ahead=clock_was_ahead, is_full=is_full,
+            clock_was_ahead=clock_was_ahead, is_full=is_full, is_impatient=is_impatient,
         )  # fmt: skip
         if is_full and is_applied:
             suspect_everything(reg)
@@ -116,7 +127,10 @@ def gc(
         if clock_was_ahead:
             verb = "to set" if outcome is None else "set"
             click.echo(f"dates in the future {verb} to now: {n_ahead}")
-        lines = [*plan_lines(plan), *(_outcome_lines(outcome) if outcome is not None else ())]
+        lines = [
+            *plan_lines(plan, delete_unknown=delete_unknown),
+            *(_outcome_lines(outcome) if outcome is not None else ()),
+        ]
         if outcome is None and not plan.doubts:
             lines.append("nothing was changed; --apply carries the plan out")
         click.echo("\n".join(lines))
@@ -176,10 +190,17 @@ def fsck(
             if not as_json:
                 click.echo("\n".join(_repair_lines(repaired)))
         checked = run.fsck(reg, read_data=read_data, progress=_show_stage, resumed=resumed)
-        for finding in checked:
-            found.append(finding)
+        try:
+            for finding in checked:
+                found.append(finding)
+                if not as_json:
+                    click.echo(finding.line)
+        except KeyboardInterrupt:
             if not as_json:
-                click.echo(f"{finding.code}: {finding.text}")
+                file = "FILE" if resumed is None else resumed
+                when = "next time, to go on after an end like this" if resumed is None else "again"
+                click.echo(f"run it with --resume {file} {when}", err=True)
+            raise
     if as_json:
         data: dict[str, object] = {"findings": [asdict(finding) for finding in found]}
         if repaired is not None:
@@ -206,12 +227,13 @@ def _repair_lines(repaired: Repaired) -> Iterator[str]:
     yield from repaired.notes
 
 
-def plan_lines(plan: Plan) -> Iterator[str]:
-    rows = (
+def plan_lines(plan: Plan, *, delete_unknown: bool = False) -> Iterator[str]:
+    unknown = "to delete" if delete_unknown else "reported only: --delete-unknown deletes them"
+    rows: tuple[tuple[str, int, int | None], ...] = (
         ("expired uploads to delete", *_sum(plan.uploads)),
         ("expired xorbs to delete", *_sum(plan.xorbs)),
-        ("dropped revisions to forget", len(plan.revisions), 0),
-        ("files that no revision lists", len(plan.files), 0),
+        ("dropped revisions to forget", len(plan.revisions), None),
+        ("files that no revision lists", len(plan.files), None),
         ("tensors that nothing needs", len(plan.tensors), plan.tensor_bytes),
         ("packs never finished, to condemn", *_sum(plan.abandoned)),
         ("empty packs to condemn", *_sum(plan.condemn)),
@@ -221,24 +243,35 @@ def plan_lines(plan: Plan) -> Iterator[str]:
         ("leftover local files to delete", *_sum(plan.leftovers)),
         ("puts of dead processes to end", *_sum(plan.unfinished)),
         ("ends of uploads by dead processes to delete", *_sum(plan.tails)),
-        ("unnamed anchors kept because deltas need them", plan.anchors, plan.anchor_bytes),
+        ("unnamed bases, kept because differences need them", plan.anchors, plan.anchor_bytes),
         ("packs with too few dead bytes to write anew", *_sum(plan.sparse)),
-        ("objects that no row knows (reported only)", *_sum(plan.unknown)),
+        (f"objects that no row knows, {unknown}", *_sum(plan.unknown)),
     )
-    yield from (f"{text}: {count} ({human_size(size)})" for text, count, size in rows if count)
+    for due in plan.rules[:_MOST_RULES]:
+        yield (
+            f"dropped by the rule of {due.of} first, {due.repository}: {due.revisions} revisions"
+        )
+    if len(plan.rules) > _MOST_RULES:
+        yield f"dropped by rules in {len(plan.rules) - _MOST_RULES} more repositories"
+    yield from (f"{text}: {count}{_bytes(size)}" for text, count, size in rows if count)
     for why, size in plan.reasons.items():
         yield f"because {_WHY[why]}: {human_size(size)}"
     for item in plan.waiting:
         until = datetime.fromisoformat(item.until)
-        yield (
-            f"waiting, {item.what}: {item.count} ({human_size(item.size_bytes)}), "
-            f"until {until:%F %T} UTC"
-        )
+        # Revisions and files have no bytes: tensors and uploads, in lines of their own, have.
+        shown = _bytes(item.size_bytes or None)
+        yield f"waiting, {item.what}: {item.count}{shown}, until {until:%F %T} UTC"
+    n_unknown = sum(item.size_bytes for item in plan.unknown) if delete_unknown else 0
     yield (
-        f"frees {human_size(plan.freed_bytes)} now, {human_size(plan.later_bytes)} after the "
+        f"frees {human_size(plan.freed_bytes + n_unknown)} now, "
+        f"{human_size(plan.later_bytes)} after the "
         f"lease; {human_size(plan.waiting_bytes)} wait"
     )
     yield from (f"doubt: {doubt}" for doubt in plan.doubts)
+
+
+def _bytes(size: int | None) -> str:
+    return "" if size is None else f" ({human_size(size)})"
 
 
 def _sum(items: Sequence[Item]) -> tuple[int, int]:

@@ -29,7 +29,12 @@ from deltahub.registry.sizes import human_size
 EXIT_CLEAN = 0
 EXIT_FINDINGS = 1
 _KEPT_OFF = logging.NullHandler()
-_UNITS = {"m": timedelta(minutes=1), "h": timedelta(hours=1), "d": timedelta(days=1)}
+_UNITS = {
+    "min": timedelta(minutes=1),
+    "h": timedelta(hours=1),
+    "d": timedelta(days=1),
+    "w": timedelta(weeks=1),
+}
 
 
 class _Age(click.ParamType[timedelta]):
@@ -40,9 +45,9 @@ class _Age(click.ParamType[timedelta]):
     ) -> timedelta:
         if isinstance(value, timedelta):
             return value
-        found = re.fullmatch(r"(\d{1,6}(?:\.\d+)?)([mhd])", str(value))
+        found = re.fullmatch(r"(\d{1,6}(?:\.\d+)?)(min|h|d|w)", str(value))
         if found is None:
-            self.fail(f"{value!r} is no age: write 30d, 12h or 45m", param, ctx)
+            self.fail(f"{value!r} is no age: write 45min, 12h, 30d or 4w", param, ctx)
         return float(found[1]) * _UNITS[found[2]]
 
 
@@ -54,7 +59,8 @@ class _Age(click.ParamType[timedelta]):
 )  # fmt: skip
 @click.option(
     "--older-than", type=_Age(), metavar="AGE",
-    help="Prove what was last proved so long ago: 30d, 12h, 45m. By default DELTAHUB_SCRUB_DAYS.",
+    help="Prove what was last proved so long ago: 45min, 12h, 30d, 4w. By default "
+    "DELTAHUB_SCRUB_DAYS.",
 )  # fmt: skip
 @click.option(
     "--limit-bytes", type=click.IntRange(min=1), metavar="N", help="Stop after so many bytes."

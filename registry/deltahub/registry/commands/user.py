@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, get_args
 
@@ -17,8 +18,10 @@ from deltahub.registry.data_folder import NoHub, require_hub
 from deltahub.registry.db.schema import SchemaTooOld
 from deltahub.registry.errors import InvalidRequest, NotFound, RegistryError
 from deltahub.registry.quotas import limits
+from deltahub.registry.quotas.usage import Usage
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
+from deltahub.registry.sizes import human_size
 from deltahub.registry.storage.base import StoreError
 
 DAY_S = 86400
@@ -43,17 +46,37 @@ def opened(data_dir: Path, *, to_read: bool = False) -> Iterator[Registry]:
         raise Refused(exc) from exc
 
 
-_SIZE = re.compile(r"(\d{1,15})\s*([KMGTP]?)B?", re.IGNORECASE)
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*(?:([KMGTP])(I?))?B?", re.IGNORECASE)
+_SIZE_FORMS = "write 500GB, 1.5TB or 2GiB; without a unit it is bytes"
 
 
 def _bytes(ctx: click.Context, option: click.Parameter, text: str | None) -> int | None:
-    """Bytes of a size such as 500GB; K, M, G, T and P are powers of 1000."""
+    """Bytes of a size such as 500GB: K, M, G, T and P are powers of 1000, with an i of 1024."""
     if text is None:
         return None
     match = _SIZE.fullmatch(text.strip())
     if match is None:
-        raise click.BadParameter(f"{text!r} is no size: write as in 500GB")
-    return int(match[1]) * int(1000 ** " KMGTP".index(match[2].upper() or " "))
+        raise click.BadParameter(f"{text!r} is no size: {_SIZE_FORMS}")
+    unit = (1024 if match[3] else 1000) ** " KMGTP".index((match[2] or " ").upper())
+    size = int(Fraction(match[1]) * unit)
+    if size > limits.MOST:
+        raise click.BadParameter(f"{text!r} is too large: at most {limits.MOST} bytes")
+    return size
+
+
+def _of(used: str, limit: str | None) -> str:
+    return f"{used}, no limit" if limit is None else f"{used} of {limit}"
+
+
+def _quota_lines(namespace: str, used: Usage, may: limits.Limits) -> Iterator[str]:
+    yield namespace
+    most = None if may.repositories is None else str(may.repositories)
+    yield f"  repositories: {_of(str(used.repositories), most)}"
+    for name, is_used, limit in (
+        ("stored", used.stored_bytes, may.stored_bytes),
+        ("files", used.logical_bytes, may.logical_bytes),
+    ):
+        yield f"  {name}: {_of(human_size(is_used), None if limit is None else human_size(limit))}"
 
 
 def _print(as_json: bool, data: Any, text: str) -> None:
@@ -68,7 +91,10 @@ def user() -> None:
 @user.command("quota")
 @click.argument("namespace")
 @click.option("--repositories", type=click.IntRange(min=0), help="Most repositories.")
-@click.option("--stored", metavar="SIZE", callback=_bytes, help="Most stored bytes, as 500GB.")
+@click.option(
+    "--stored", metavar="SIZE", callback=_bytes,
+    help="Most stored bytes: 500GB, 1.5TB, 2GiB.",
+)  # fmt: skip
 @click.option("--files", metavar="SIZE", callback=_bytes, help="Most bytes of files, as pushed.")
 @click.option("--clear", is_flag=True, help="Let the hub's defaults count again.")
 @data_dir_option
@@ -82,13 +108,20 @@ def quota(
     data_dir: Path,
     as_json: bool,
 ) -> None:
-    """Set what the NAMESPACE of a user or organization may use; what is not named has no limit."""
-    if clear == any(each is not None for each in (repositories, stored, files)):
-        raise click.UsageError("name a limit, or --clear")
-    given = None if clear else limits.Limits(repositories, stored, files)
-    with opened(data_dir) as reg:
-        limits.set_limits(reg, None, namespace, given, by_shell=True)
-    _print(as_json, {"namespace": namespace, "limits": given and vars(given)}, f"{namespace}: set")
+    """Show what the NAMESPACE of a user or organization uses and may use, or set its limits.
+
+    With an option it sets all three: what is not named has no limit.
+    """
+    is_set = any(each is not None for each in (repositories, stored, files))
+    if clear and is_set:
+        raise click.UsageError("--clear takes the limits away: leave the other options out")
+    with opened(data_dir, to_read=not (clear or is_set)) as reg:
+        if clear or is_set:
+            given = None if clear else limits.Limits(repositories, stored, files)
+            limits.set_limits(reg, None, namespace, given, by_shell=True)
+        used, may = limits.show_limits_to_operator(reg, namespace)
+    data = {"namespace": namespace, "used": vars(used), "limits": vars(may)}
+    _print(as_json, data, "\n".join(_quota_lines(namespace, used, may)))
 
 
 @user.command("add")
@@ -101,8 +134,8 @@ def add_user(name: str, is_admin: bool, data_dir: Path, as_json: bool) -> None:
     with opened(data_dir) as reg:
         made = users.create_user(reg, name, is_admin=is_admin)
     text = (
-        f"made user {made.name}; to log in they need a token, which\n"
-        f"`deltahub user token create {made.name}` makes"
+        f"made user {made.name}; `deltahub user token create {made.name}` makes the token that"
+        " they need to log in"
     )
     _print(as_json, {"name": made.name, "is_admin": made.is_admin}, text)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from deltahub.codecs.errors import CodecError
 from deltahub.codecs.files.recipe import Recipe
+from deltahub.registry.db.batches import batches
 from deltahub.registry.db.models import File
 from deltahub.registry.db.versioned_cache import Memo
 from deltahub.registry.downloads.recipe_index import Piece, RecipeIndex
@@ -140,6 +141,23 @@ class FileReader(TensorReader):
         NotReady if the file is not ingested, EntryNotFound if it is gone, DataLost.
         """
         return self._current(self._recipe_as_of, file)
+
+    def load_recipes(self, files: Iterable[File]) -> Iterator[Recipe]:
+        """The recipes of ingested files, in their order, located many at a time.
+
+        It raises what load_recipe raises.
+        """
+        for part in batches(files):
+            rows = (file.recipe_tensor_id for file in part)
+            places = self.locate(row for row in rows if row is not None)
+            for file in part:
+                place = places.get(file.recipe_tensor_id or 0)
+                try:
+                    data = None if place is None else self._read_recipe(place)
+                    recipe = None if data is None else self._parse(file, data)
+                except DataLost:
+                    recipe = None  # the file has changed since, or its recipe is damaged
+                yield self.load_recipe(file) if recipe is None else recipe
 
     def check_is_there(self, file: File) -> File:
         """The file's current row; EntryNotFound if the file was deleted after `file` was read."""

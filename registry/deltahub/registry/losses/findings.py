@@ -162,6 +162,11 @@ def affected_by(session: ReadSession, kind: str, object_id: str) -> Affected:
         deltas = select(TensorBase.tensor_id).join(needed, TensorBase.base_id == needed.c.id)
         needed = needed.union(deltas)
         files = select(FileTensor.file_id).where(FileTensor.tensor_id.in_(select(needed.c.id)))
+    return affected_files(session, files)
+
+
+def affected_files(session: ReadSession, files: Select[int]) -> Affected:
+    """These files, where revisions list them. files: a query for their rows."""
     named = (
         select(Namespace.name, Repository.name.label("repository"), Entry.path)
         .join(Repository, Repository.namespace_id == Namespace.id)

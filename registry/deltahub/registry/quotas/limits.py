@@ -17,7 +17,7 @@ from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
 from deltahub.registry.sizes import human_size
 
-_MOST = 1 << 60
+MOST = 1 << 60
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,24 @@ def check_push(session: ReadSession, settings: Settings, namespace_id: int, n_by
             f" {human_size(limits.logical_bytes)} that it may have, and this would add"
             f" {human_size(n_bytes)}: {_WAYS}"
         )
+    _check_stored(session, namespace_id, used, limits)
+
+
+def check_room(session: ReadSession, settings: Settings, namespace_id: int) -> None:
+    """QuotaExceeded if no new byte may come, for clients that send files before they name them."""
+    limits = limits_of(session, settings, namespace_id)
+    if limits.stored_bytes is None and limits.logical_bytes is None:
+        return
+    used = usage_of(session, namespace_id)
+    if limits.logical_bytes is not None and used.logical_bytes >= limits.logical_bytes:
+        raise QuotaExceeded(
+            f"{_name(session, namespace_id)} has {human_size(used.logical_bytes)} of files, and may"
+            f" have {human_size(limits.logical_bytes)}: {_WAYS}"
+        )
+    _check_stored(session, namespace_id, used, limits)
+
+
+def _check_stored(session: ReadSession, namespace_id: int, used: Usage, limits: Limits) -> None:
     if limits.stored_bytes is not None and used.stored_bytes >= limits.stored_bytes:
         raise QuotaExceeded(
             f"{_name(session, namespace_id)} stores {human_size(used.stored_bytes)}, and may store"
@@ -104,14 +122,14 @@ def set_limits(
     hub. NotFound, Forbidden.
     """
     for value in () if limits is None else vars(limits).values():
-        if value is not None and not 0 <= value <= _MOST:
-            raise InvalidRequest(f"a limit is 0 to {_MOST}, not {value}")
+        if value is not None and not 0 <= value <= MOST:
+            raise InvalidRequest(f"a limit is 0 to {MOST}, not {value}")
     if not by_shell and not require_writer(caller).is_superuser:
         raise Forbidden("quotas are set by administrators of the hub, with a token of scope admin")
     with reg.db.write() as session:
         row_id = session.scalar(select(Namespace.id).where(Namespace.name == namespace))
         if row_id is None:
-            raise NotFound(f"there is no namespace {quoted(namespace)}")
+            raise _unknown(namespace)
         own = session.get(Quota, row_id)
         if own is not None:
             session.delete(own)
@@ -123,14 +141,38 @@ def set_limits(
 
 
 def show_limits(reg: Registry, caller: Caller | None, namespace: str) -> tuple[Usage, Limits]:
-    """(what a namespace uses, what it may use), for its members and for administrators."""
+    """(what a namespace uses, what it may use), for its members and for administrators.
+
+    Forbidden for others, also if there is no such namespace. NotFound.
+    """
     with reg.db.read() as session:
         row_id = session.scalar(select(Namespace.id).where(Namespace.name == namespace))
-        if row_id is None or caller is None:
-            raise Forbidden(f"only its members see what {quoted(namespace)} uses")
-        if not caller.is_superuser and namespace_role(session, caller, row_id) is None:
-            raise Forbidden(f"only its members see what {quoted(namespace)} uses")
-        return usage_of(session, row_id), limits_of(session, reg.settings, row_id)
+        if caller is None or not caller.is_superuser:
+            role = None
+            if caller is not None and row_id is not None:
+                role = namespace_role(session, caller, row_id)
+            if role is None:
+                raise Forbidden(f"only its members see what {quoted(namespace)} uses")
+        return _used_and_limits(session, reg.settings, namespace, row_id)
+
+
+def show_limits_to_operator(reg: Registry, namespace: str) -> tuple[Usage, Limits]:
+    """The same for the operator's shell. NotFound."""
+    with reg.db.read() as session:
+        row_id = session.scalar(select(Namespace.id).where(Namespace.name == namespace))
+        return _used_and_limits(session, reg.settings, namespace, row_id)
+
+
+def _used_and_limits(
+    session: ReadSession, settings: Settings, namespace: str, row_id: int | None
+) -> tuple[Usage, Limits]:
+    if row_id is None:
+        raise _unknown(namespace)
+    return usage_of(session, row_id), limits_of(session, settings, row_id)
+
+
+def _unknown(namespace: str) -> NotFound:
+    return NotFound(f"there is no namespace {quoted(namespace)}")
 
 
 def _name(session: ReadSession, namespace_id: int) -> str:

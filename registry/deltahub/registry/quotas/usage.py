@@ -13,6 +13,7 @@ from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.db.tables.quotas import RepositoryUsage
 from deltahub.registry.db.tables.trees import Entry, TreeNode
 from deltahub.registry.db.tree_files import files_of, is_listed_by, trees_of_repository
+from deltahub.registry.quotas.unnamed_bases import unnamed_bases
 
 
 @dataclass(frozen=True)
@@ -20,8 +21,8 @@ class Usage:
     """What a namespace uses.
 
     logical_bytes: of all files of all revisions of each repository, each once, as they were pushed.
-    stored_bytes: what that takes in the object store. What several repositories share counts with
-    the oldest of them.
+    stored_bytes: what that takes in the object store, with what its differences need though no
+    revision names it any more. What several repositories share counts with the oldest of them.
     """
 
     repositories: int
@@ -84,6 +85,9 @@ def measure(session: WriteSession, repository_id: int) -> None:
         Frame.tensor_id.in_(tensors), ~_is_in_older(repository_id)
     )
     stored = (landed or 0) + (session.scalar(frames) or 0)
+    for batch in batches(sorted(unnamed_bases(session, repository_id, tensors))):
+        bases = select(total(Frame.length)).where(Frame.tensor_id.in_(batch))
+        stored += session.scalar(bases) or 0
     session.merge(
         RepositoryUsage(repository_id=repository_id, stored_bytes=stored, logical_bytes=logical)
     )

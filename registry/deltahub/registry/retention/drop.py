@@ -21,6 +21,7 @@ from deltahub.registry.db.models import File, LineageEdge, Ref, Repository, Revi
 from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.db.tables.retention import DroppedRevision
 from deltahub.registry.db.tables.trees import TreeEntry, TreeLink, TreeNode
+from deltahub.registry.quotas.unnamed_bases import repositories_needing
 from deltahub.registry.quotas.usage import measure
 from deltahub.registry.registry import Registry
 
@@ -141,7 +142,12 @@ def drop(
     _say_why(session, trees, reason)
     session.expire_all()
     for repository_id in repositories:
-        measure(session, repository_id)
+        dropped_trees = select(DroppedRevision.tree_id).where(
+            DroppedRevision.repository_id == repository_id
+        )
+        needing = repositories_needing(session, repository_id, dropped_trees)
+        for row_id in sorted({repository_id, *needing}):
+            measure(session, row_id)
 
 
 def _say_why(session: WriteSession, trees: Collection[int], reason: Reason) -> None:

@@ -1,7 +1,7 @@
 """Drops old revisions from the middle of history, by a rule; the others keep their ids."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from sqlalchemy import select, update
@@ -17,10 +17,12 @@ from deltahub.registry.db.models import File, Ref, Repository, Revision, utc_now
 from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.db.tables.trees import TreeEntry
 from deltahub.registry.errors import InvalidRequest
+from deltahub.registry.quotas.usage import measure, usage_of_repository
 from deltahub.registry.registry import Registry
 from deltahub.registry.retention.drop import drop
 
 MAX_KEPT = 1_000_000
+MAX_AGE_S = 100 * 365 * 86400
 
 
 @dataclass(frozen=True)
@@ -42,20 +44,22 @@ class Rule:
         for name, value in (("keep_last", self.keep_last), ("keep_every", self.keep_every)):
             if value is not None and not 1 <= value <= MAX_KEPT:
                 raise InvalidRequest(f"{name} is 1 to {MAX_KEPT}, not {value}")
-        if self.older_than_s is not None and self.older_than_s < 0:
-            raise InvalidRequest(f"older_than_s is 0 or more, not {self.older_than_s}")
+        if self.older_than_s is not None and not 0 <= self.older_than_s <= MAX_AGE_S:
+            raise InvalidRequest(f"older_than_s is 0 to {MAX_AGE_S}, not {self.older_than_s}")
 
 
 @dataclass(frozen=True)
 class Pruned:
     """What was dropped, or would be. size_bytes: of files that no kept revision lists, as pushed.
 
-    kept: revisions that stay. commits: of the dropped ones, the oldest first.
+    kept: revisions that stay. commits: of the dropped ones, the oldest first. stored_bytes: what
+    the repository stores less without them; None if nobody asked.
     """
 
     commits: list[str]
     kept: int
     size_bytes: int
+    stored_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +79,17 @@ def prune(
     A kept commit whose parent is dropped gets the nearest kept ancestor as its parent.
     """
     rule.check()
-    if dry_run:
-        with reg.db.read() as session:
-            repository = load_repository(session, caller, name, "write")
-            return _pruned(session, repository, rule)[0]
     with reg.db.write() as session:
-        repository = load_repository(session, caller, name, "write")
-        return prune_in(session, caller, repository, rule)
+        row_id = load_repository(session, caller, name, "write").id
+        measure(session, row_id)
+        before = usage_of_repository(session, row_id).stored_bytes
+        # Only what is left tells what it stores, so a dry run prunes, and takes it back.
+        with session.begin_nested() as tried:
+            pruned = prune_in(session, caller, session.get_one(Repository, row_id), rule)
+            after = usage_of_repository(session, row_id).stored_bytes
+            if dry_run:
+                tried.rollback()
+    return replace(pruned, stored_bytes=max(0, before - after))
 
 
 def prune_in(
@@ -111,10 +119,25 @@ def prune_in(
     return pruned
 
 
+def count_due(session: ReadSession, repository: Repository, rule: Rule) -> int:
+    """How many revisions the rule does not keep."""
+    return len(_leaving(session, repository, rule)[1])
+
+
 def _pruned(
     session: ReadSession, repository: Repository, rule: Rule
 ) -> tuple[Pruned, list[_Commit], set[int]]:
     """(what is dropped, all commits of the repository, ids of those to drop)."""
+    commits, leaving = _leaving(session, repository, rule)
+    size = _only_there(session, repository, leaving)
+    dropped = [each.commit for each in commits if each.id in leaving]
+    return Pruned(dropped, len(commits) - len(leaving), size), commits, leaving
+
+
+def _leaving(
+    session: ReadSession, repository: Repository, rule: Rule
+) -> tuple[list[_Commit], set[int]]:
+    """(all commits of the repository, ids of those to drop)."""
     rows = session.execute(
         select(
             Revision.id,
@@ -138,10 +161,7 @@ def _pruned(
         kept.update(_kept_of(_chain(by_id[head], by_commit), rule))
     # What only a tag reaches is no branch's history, so no rule counts it.
     on_branches = {each.id for head in heads for each in _chain(by_id[head], by_commit)}
-    leaving = on_branches - kept
-    size = _only_there(session, repository, leaving)
-    dropped = [each.commit for each in commits if each.id in leaving]
-    return Pruned(dropped, len(commits) - len(leaving), size), commits, leaving
+    return commits, on_branches - kept
 
 
 def _chain(head: _Commit, by_commit: dict[str, _Commit]) -> Iterable[_Commit]:

@@ -1,13 +1,14 @@
 """Rules of retention, kept for a repository or for all repositories of a namespace."""
 
 import logging
+from dataclasses import dataclass
 from typing import Literal
 
 from sqlalchemy import ColumnElement, delete, select
 
 from deltahub.registry.access import audit
 from deltahub.registry.access.caller import Caller, require_writer
-from deltahub.registry.access.permissions import namespace_role
+from deltahub.registry.access.permissions import full_name, namespace_role, role_needed
 from deltahub.registry.access.repositories import load_repository
 from deltahub.registry.db.models import Namespace, Repository
 from deltahub.registry.db.session import ReadSession
@@ -16,7 +17,7 @@ from deltahub.registry.errors import Forbidden
 from deltahub.registry.names import quoted
 from deltahub.registry.registry import Registry
 from deltahub.registry.retention.drop import sweep
-from deltahub.registry.retention.prune import Pruned, Rule, prune_in
+from deltahub.registry.retention.prune import Pruned, Rule, count_due, prune_in
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +91,30 @@ def tidy(reg: Registry) -> int:
     return n_dropped
 
 
+@dataclass(frozen=True)
+class Due:
+    """What the next tidy() drops of a repository by its rule. of: whose rule it is."""
+
+    repository: str
+    of: str
+    revisions: int
+
+
+def find_due(session: ReadSession) -> list[Due]:
+    """What rules do not keep any more, because it has become old or a rule is new."""
+    found: list[Due] = []
+    for row_id in ruled_repositories(session):
+        repository = session.get_one(Repository, row_id)
+        own = session.scalar(select(RetentionRule.id).where(_is_of("repository", row_id)))
+        rule = _rule_for(session, row_id)
+        n_due = 0 if rule is None else count_due(session, repository, rule)
+        if n_due:
+            name = full_name(session, repository)
+            of = name.partition("/")[0] if own is None else name
+            found.append(Due(name, of, n_due))
+    return found
+
+
 def ruled_repositories(session: ReadSession) -> list[int]:
     """Repositories that have a rule, their own or their namespace's."""
     namespaces = select(RetentionRule.namespace_id).where(RetentionRule.namespace_id.is_not(None))
@@ -128,12 +153,13 @@ def _find(
         return "repository", load_repository(session, caller, target, action).id
     writer = require_writer(caller)
     row_id = session.scalar(select(Namespace.id).where(Namespace.name == target))
-    wanted = ("admin",) if action == "admin" else ("write", "admin")
-    if row_id is not None and (
-        writer.is_superuser or namespace_role(session, writer, row_id) in wanted
-    ):
-        return "namespace", row_id
-    raise Forbidden(
-        f"{writer.name} is no {'administrator' if action == 'admin' else 'writer'} of"
-        f" {quoted(target)}, or there is no such namespace"
-    )
+    role = None
+    if row_id is not None:
+        role = "admin" if writer.is_superuser else namespace_role(session, writer, row_id)
+    if row_id is None or role is None:
+        raise Forbidden(
+            f"{writer.name} is no member of {quoted(target)}, or there is no such namespace"
+        )
+    if role not in (("admin",) if action == "admin" else ("write", "admin")):
+        raise role_needed(session, writer, action, row_id, f"the namespace {target}")
+    return "namespace", row_id

@@ -38,7 +38,8 @@ class Supervisor:
     ) -> None:
         """name: for messages. inherited: file descriptors that the process gets."""
         self._name = name
-        self._command = [sys.executable, "-m", module, *options, "--with-parent"]
+        # -P: nothing is imported from the folder in which the hub was started.
+        self._command = [sys.executable, "-P", "-m", module, *options, "--with-parent"]
         self._inherited = inherited
         self._restart_max_s = restart_max_s
         self._stop_grace_s = stop_grace_s

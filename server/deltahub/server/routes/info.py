@@ -1,6 +1,8 @@
 """How a revision is stored, and the bases of its weights."""
 
-from fastapi import APIRouter
+from typing import Annotated
+
+from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from deltahub.registry.access.repositories import load_repository
@@ -27,10 +29,17 @@ router = APIRouter(
 @router.get("/info", response_model=InfoOut)
 @reads(is_long=True, is_heavy=True)
 def get_info(
-    namespace: str, name: str, hub: HubDep, caller: CallerDep, revision: RevisionQuery = "main"
+    namespace: str,
+    name: str,
+    hub: HubDep,
+    caller: CallerDep,
+    revision: RevisionQuery = "main",
+    brief: Annotated[bool, Query(description="leave the tensors out, which is faster")] = False,
 ) -> Response:
     """Show codec and stored bytes of every tensor, shared bytes, declared and measured base."""
-    report = report_revision(hub.registry, hub.reader, caller, f"{namespace}/{name}", revision)
+    report = report_revision(
+        hub.registry, hub.reader, caller, f"{namespace}/{name}", revision, is_brief=brief
+    )
     base = BaseReportOut.model_validate(report.base)
     totals = TotalsOut(
         size=report.size,

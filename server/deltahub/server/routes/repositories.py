@@ -39,7 +39,9 @@ _WAITS: dict[int | str, dict[str, Any]] = {
 @router.post("", status_code=201)
 def create_repository(body: RepositoryIn, hub: HubDep, caller: CallerDep) -> RepositoryOut:
     """Create an empty repository in a namespace to which the caller may write."""
-    made = repositories.create_repository(hub.registry, caller, body.name, private=body.private)
+    made = repositories.create_repository(
+        hub.registry, caller, body.name, private=body.private, push_bytes=body.push_bytes
+    )
     return _shown(made)
 
 

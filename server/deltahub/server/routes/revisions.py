@@ -1,8 +1,8 @@
 """Revisions and commits."""
 
-from typing import Any
+from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from deltahub.registry.access.caller import require_writer
@@ -12,7 +12,7 @@ from deltahub.registry.cards.describe import describe_commit
 from deltahub.registry.catalog import commit
 from deltahub.registry.catalog.commit import AddFile, DeleteFile, Operation
 from deltahub.registry.catalog.declared_base import DeclaredBase, find_declared
-from deltahub.registry.catalog.history import author_name
+from deltahub.registry.catalog.history import ancestors, author_name, ingest_states, log
 from deltahub.registry.catalog.pages.entries import ListedEntry, entry_pages
 from deltahub.registry.catalog.refs import resolve_revision
 from deltahub.server.body_limits import BoundedRoute
@@ -23,11 +23,15 @@ from deltahub.server.schemas.repositories import (
     BaseOut,
     CommitIn,
     CommitOut,
+    CommitPage,
+    LoggedOut,
     RevisionOut,
 )
 from deltahub.server.streaming.client_slots import client_key
 from deltahub.server.streaming.long_answers import answer_in_pieces, json_with_lists
 from deltahub.server.turns import reads
+
+_MAX_MESSAGES: Final = 1 << 20  # bytes of messages after which a page of commits ends
 
 router = APIRouter(
     route_class=BoundedRoute, prefix="/repositories/{namespace}/{name}", tags=["revisions"]
@@ -55,6 +59,39 @@ def create_commit(
     if made.changed:
         describe_commit(hub.registry, hub.reader, full_name, made.commit)
     return CommitOut.model_validate(made)
+
+
+@router.get("/commits")
+@reads()
+def list_commits(
+    namespace: str,
+    name: str,
+    hub: HubDep,
+    caller: CallerDep,
+    revision: RevisionQuery = "main",
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    cursor: Annotated[str | None, Query(description="next_cursor of the page before")] = None,
+) -> CommitPage:
+    """List the commits up to a revision, the newest first. A page of long messages ends early."""
+    with hub.registry.db.read() as session:
+        repository = load_repository(session, caller, f"{namespace}/{name}")
+        found = resolve_revision(session, repository, cursor or revision)
+        chain = ancestors(session, found)
+        commits = log(session, chain[:limit], _MAX_MESSAGES)
+        states = ingest_states(session, [each.id for each in commits])
+    items = [
+        LoggedOut(
+            commit=each.commit,
+            title=each.title,
+            message=each.message,
+            author=each.author,
+            created_at=each.created_at,
+            ingest=states.get(each.id),
+        )
+        for each in commits
+    ]
+    more = chain[len(commits)].commit if len(commits) < len(chain) else None
+    return CommitPage(items=items, next_cursor=more)
 
 
 @router.get("/revision", response_model=RevisionOut)

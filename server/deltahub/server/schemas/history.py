@@ -38,6 +38,7 @@ class PrunedOut(Out):
     commits: list[str] = Field(description="what was dropped, the oldest first")
     kept: int = Field(description="revisions that stay")
     size_bytes: int = Field(description="of files that no kept revision lists, as they were pushed")
+    stored_bytes: int = Field(description="what the repository stores less")
 
 
 class DroppedOut(Out):

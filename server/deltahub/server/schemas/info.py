@@ -65,6 +65,13 @@ class BaseReportOut(Out):
     pending_job_id: str | None = Field(
         description="the ingest or replan job that may still change this; null when all are done"
     )
+    is_gone: bool = Field(
+        description="the declaration names a revision that was dropped since, and `commit` stands"
+        " in its place"
+    )
+    is_own_history: bool = Field(
+        description="weights are differences from other revisions of this repository"
+    )
 
 
 class UsageOut(Out):

@@ -11,6 +11,11 @@ from deltahub.server.schemas.base import Commit, In, Out, Sha256
 class RepositoryIn(In):
     name: str = Field(description="namespace/name")
     private: bool = False
+    push_bytes: Annotated[int, Field(ge=0)] = Field(
+        default=0,
+        description="bytes of the files that are to be pushed to it, each once: refused if the "
+        "quota has no room for them",
+    )
 
 
 class VisibilityIn(In):
@@ -82,6 +87,23 @@ class RevisionOut(Out):
     base: BaseOut
     job_id: str | None = Field(description="its ingest job; null when there was nothing to ingest")
     entries: list[EntryOut]
+
+
+class LoggedOut(Out):
+    commit: str
+    title: str = Field(description="the first line of the message")
+    message: str
+    author: str | None = Field(description="null: the user was deleted")
+    created_at: datetime
+    ingest: str | None = Field(
+        description="state of the job that stores its files, as of other jobs; null when there was "
+        "nothing to store"
+    )
+
+
+class CommitPage(Out):
+    items: list[LoggedOut]
+    next_cursor: str | None
 
 
 class AddIn(In):

@@ -16,6 +16,10 @@ class UploadOut(Out):
     complete: bool
 
 
+class SmallUploadsOut(Out):
+    sha256: list[str] = Field(description="of each file, in their order")
+
+
 class KnownFileIn(In):
     sha256: Sha256
     size: Annotated[int, Field(ge=0)]

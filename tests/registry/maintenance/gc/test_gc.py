@@ -266,6 +266,10 @@ def test_unknown_objects_are_reported_and_deleted_only_when_asked(
     assert plan.freed_bytes == 0
     apply_gc(reg, plan)
     assert n_objects(reg) == 1
+    told = "\n".join(plan_lines(plan, delete_unknown=True))
+    assert "objects that no row knows, to delete: 1" in told
+    assert f"frees {plan.unknown[0].size_bytes} B now" in told
+    assert "--delete-unknown deletes them" in "\n".join(plan_lines(plan))
     assert apply_gc(reg, plan, delete_unknown=True).unknown == 1
     assert n_objects(reg) == 0
 

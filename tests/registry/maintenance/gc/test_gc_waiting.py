@@ -62,6 +62,7 @@ def test_a_plan_says_how_much_waits_for_its_grace_and_until_when(
     assert plan.as_dict()["waiting_bytes"] == tensors.size_bytes + 15_100
     lines = "\n".join(plan_lines(plan))
     assert f"waiting, uploads that no revision needs: 1 (15.0 kB), until {utc_now().year}" in lines
+    assert "waiting, files that no revision lists: 1, until" in lines
     assert "frees 0 B now" in lines
     later = plan_gc(reg, lease_s=0, grace_s=0)
     assert len(later.tensors) == tensors.count

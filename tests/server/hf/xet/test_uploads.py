@@ -65,6 +65,8 @@ def test_the_token_says_the_same_in_body_and_headers(hub: RunningHub, name: str)
     assert cas.url.startswith("/cas/e0/r")
     slashed = f"/api/models/{name}/xet-read-token/refs%2Fpr%2F1"
     assert hub.call("GET", slashed, token=hub.admin_token).status == 200
+    unknown = f"/api/models/{name}/xet-read-token/{'0' * 40}"
+    assert hub.call("GET", unknown, token=hub.admin_token).status == 404
 
 
 def test_tokens_are_for_those_who_may(hub: RunningHub) -> None:

@@ -116,7 +116,8 @@ class ComputeProcess:
         self.kill()
         threads = self._settings.compute_threads or os.cpu_count() or 1
         environment = os.environ | dict.fromkeys(_THREAD_VARIABLES, str(threads))
-        command = [sys.executable, "-m", "deltahub.workers.compute"]
+        # -P: nothing is imported from the folder in which the worker was started.
+        command = [sys.executable, "-P", "-m", "deltahub.workers.compute"]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
         )

@@ -55,15 +55,34 @@ CODES = {
 
 @dataclass(frozen=True)
 class Finding:
-    """One inconsistency. code: a key of CODES; target: the row or object; text: for operators."""
+    """One inconsistency. code: a key of CODES; target: the row or object; text: for operators.
+
+    files: some of the files that need the object, as "'PATH' of NAMESPACE/NAME", of n_files.
+    """
 
     code: str
     target: str
     text: str
+    files: tuple[str, ...] = ()
+    n_files: int = 0
 
     def __post_init__(self) -> None:
         if self.code not in CODES:
             raise ValueError(f"{self.code} is no code of a finding")
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """The same for a finding that is met again."""
+        return self.code, self.target, self.text
+
+    @property
+    def line(self) -> str:
+        """The finding as it is printed."""
+        if not self.files:
+            return f"{self.code}: {self.text}"
+        more = self.n_files - len(self.files)
+        others = f" and {more} more" if more else ""
+        return f"{self.code}: {self.text} (needed by {', '.join(self.files)}{others})"
 
 
 Findings = Iterator[Finding]

@@ -18,7 +18,7 @@ from deltahub.registry.maintenance.fsck.bytes import (
     check_tensors,
     check_xorb_bytes,
 )
-from deltahub.registry.maintenance.fsck.cursor import Cursor
+from deltahub.registry.maintenance.fsck.cursor import Cursor, marks_of
 from deltahub.registry.maintenance.fsck.database import (
     CheckRunner,
     check_file,
@@ -29,6 +29,7 @@ from deltahub.registry.maintenance.fsck.database import (
 from deltahub.registry.maintenance.fsck.findings import CODES, Finding, Findings
 from deltahub.registry.maintenance.fsck.frames import check_bounds, check_coverage
 from deltahub.registry.maintenance.fsck.lost import check_lost
+from deltahub.registry.maintenance.fsck.named import MOST_NAMED, with_names, without_advice
 from deltahub.registry.maintenance.fsck.objects import check_indexes, check_objects
 from deltahub.registry.maintenance.fsck.rows import check_rows
 from deltahub.registry.maintenance.fsck.trees import check_trees
@@ -55,7 +56,9 @@ def fsck(
     resumed: a file for the place that the run has reached, from which a later run with this file
     goes on; its findings so far come first. InvalidRequest if the file is not such a place.
     """
-    cursor = Cursor() if resumed is None else Cursor.load(resumed, read_data=read_data)
+    cursor = Cursor()
+    if resumed is not None:
+        cursor = Cursor.load(resumed, read_data=read_data, hubs=marks_of(reg))
     yield from list(cursor.findings)
     runner = CheckRunner(cursor.findings)
     progress(stage_name(reg.db))
@@ -89,16 +92,20 @@ def fsck(
             "uploads": lambda: check_landing_bytes(reg),
             "xorbs": lambda: check_xorb_bytes(reg),
         }
-    known = set(cursor.findings)
+    cursor.check_stage(checks)
+    known = {finding.key for finding in cursor.findings}
     for stage in cursor.left(list(checks)):
         progress(stage)
-        for finding in runner.run(stage, checks[stage]):
+        for finding in map(without_advice, runner.run(stage, checks[stage])):
             # Objects and pack indexes both find a missing pack; a page is checked again if the run
             # ended in it.
-            if finding not in known:
-                known.add(finding)
-                cursor.findings.append(finding)
-                yield finding
+            if finding.key not in known:
+                known.add(finding.key)
+                named = finding
+                if len(cursor.findings) < MOST_NAMED:
+                    named = with_names(reg, finding)
+                cursor.findings.append(named)
+                yield named
 
 
 def _rows(reg: Registry) -> Findings:

@@ -119,7 +119,10 @@ class _Collector:
 
     @property
     def _moment(self) -> Moment:
-        return moment_now(self._plan.lease_s, self._plan.grace_s, self._plan.revision_grace_s)
+        plan = self._plan
+        return moment_now(
+            plan.lease_s, plan.grace_s, plan.revision_grace_s, is_impatient=plan.is_impatient
+        )
 
     def remove_revisions(self, revisions: Sequence[int]) -> None:
         """Delete dropped revisions, except those that were taken back meanwhile."""

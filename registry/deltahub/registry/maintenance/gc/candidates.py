@@ -7,7 +7,7 @@ Files, tensors and packs are looked for among the suspects (db/tables/suspects.p
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, func, select, union
@@ -30,6 +30,7 @@ from deltahub.registry.db.tables.retention import DroppedRevision
 from deltahub.registry.db.tables.suspects import Suspect
 from deltahub.registry.db.tables.trees import DroppedEntry
 from deltahub.registry.maintenance.gc.conditions import (
+    EVER,
     Moment,
     dead_files,
     file_is_dead,
@@ -39,8 +40,6 @@ from deltahub.registry.maintenance.gc.conditions import (
 )
 from deltahub.registry.maintenance.gc.xet import xorb_is_dead
 
-# Later than any grace, lease or expiry.
-_FAR_FUTURE = timedelta(days=36_500)
 _Id = TypeVar("_Id", int, str)
 _NEVER_COMMITTED = "never committed"
 _REPLACED = "replaced"
@@ -69,7 +68,7 @@ class Candidates:
     def __init__(self, session: Session, moment: Moment) -> None:
         self._session = session
         self._moment = moment
-        self._far_moment = replace(moment, now=moment.now + _FAR_FUTURE)
+        self._far_moment = replace(moment, now=moment.now + EVER)
         self.waiting: list[Waiting] = []
         # Due times of waiting files, and for each upload the latest due time of its files.
         self._file_due: dict[int, datetime] = {}
@@ -127,17 +126,17 @@ class Candidates:
         rows = self._session.execute(
             select(Landing.id, Landing.expires_at).where(landing_is_dead(self._far_moment))
         )
-        found = [
-            (upload, size_of(upload), max(expires_at, self._upload_due.get(upload, expires_at)))
-            for upload, expires_at in rows
-        ]
+        found = []
+        for upload, expires_at in rows:
+            due = expires_at - self._moment.early
+            found.append((upload, size_of(upload), max(due, self._upload_due.get(upload, due))))
         return self.sort("uploads that no revision needs", found, self._file_due.values())
 
     def xorbs(self) -> list[tuple[str, int]]:
         # A xorb whose repository is deleted does not wait for its expiry.
         query = select(Xorb.id, Xorb.size, Xorb.expires_at, Xorb.repository_id.is_(None))
         found = [
-            (xorb, size, self._moment.now if is_orphan else expires_at)
+            (xorb, size, self._moment.now if is_orphan else expires_at - self._moment.early)
             for xorb, size, expires_at, is_orphan in self._session.execute(
                 query.where(xorb_is_dead(self._far_moment))
             )
@@ -219,7 +218,8 @@ class Candidates:
         return self.sort(what, ((pack, size, at + self._moment.lease) for pack, size, at in rows))
 
     def _due(self, since: datetime, held_until: datetime | None) -> datetime:
-        return max(since + self._moment.grace, held_until or since)
+        promised = since if held_until is None else held_until - self._moment.early
+        return max(since + self._moment.grace, promised)
 
     def _wait_for_files(self, dues: dict[int, datetime]) -> None:
         """Raise the due time of each tensor to the latest due time of the files that need it."""

@@ -23,6 +23,8 @@ from deltahub.registry.db.tables.suspects import Suspect
 from deltahub.registry.db.tables.trees import DroppedEntry, Entry
 
 ACTIVE_JOB_STATES = ("queued", "running")
+# Longer than any promise.
+EVER = timedelta(days=36_500)
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,8 @@ class Moment:
     still refer to it (a verified file that is not committed, a tensor of an unfinished file).
     lease: how long a reader may use an object's location after it has looked it up.
     revision_grace: how long a dropped revision can be taken back. is_full: look at all rows, not
-    only at the suspects.
+    only at the suspects. is_impatient: uploads, xorbs and promises to clients are over, whatever
+    they say, and no pack keeps dead bytes.
     """
 
     now: datetime
@@ -41,6 +44,17 @@ class Moment:
     lease: timedelta
     revision_grace: timedelta
     is_full: bool = False
+    is_impatient: bool = False
+
+    @property
+    def early(self) -> timedelta:
+        """How long before their time uploads, xorbs and promises are over."""
+        return EVER if self.is_impatient else timedelta(0)
+
+    @property
+    def expired(self) -> datetime:
+        """Uploads, xorbs and promises that end before it are over."""
+        return self.now + self.early
 
     @property
     def grace_start(self) -> datetime:
@@ -100,7 +114,7 @@ def suspects(moment: Moment, column: InstrumentedAttribute[Any]) -> Select[Any]:
 def hold_is_live(moment: Moment) -> ColumnElement[bool]:
     """SQL condition: the hold has not expired, or its job is still open."""
     is_open = exists(select(Job.id).where(Job.id == Hold.job_id, Job.state.in_(ACTIVE_JOB_STATES)))
-    return or_(Hold.expires_at >= moment.now, is_open)
+    return or_(Hold.expires_at >= moment.expired, is_open)
 
 
 def tensor_is_unnamed(moment: Moment) -> ColumnElement[bool]:
@@ -137,7 +151,7 @@ def landing_is_dead(moment: Moment) -> ColumnElement[bool]:
             Job.state.in_(ACTIVE_JOB_STATES), Job.payload["landing_id"].as_string() == Landing.id
         )
     )
-    return (Landing.expires_at < moment.now) & ~is_read & ~is_worked_on
+    return (Landing.expires_at < moment.expired) & ~is_read & ~is_worked_on
 
 
 def pack_is_abandoned(moment: Moment) -> ColumnElement[bool]:

@@ -27,7 +27,7 @@ def is_spooled(session: Session, put_id: str) -> bool:
 
 
 def unowned_tails(
-    session: Session, store: Store, lease: timedelta
+    session: Session, store: Store, age: timedelta
 ) -> Iterator[tuple[str, int, datetime]]:
     """(key, bytes, due time) of objects of the spool that no row names.
 
@@ -35,11 +35,11 @@ def unowned_tails(
     """
     for info in store.list(SPOOL):
         if is_hub_key(info.key) and not is_known(session, info.key):
-            yield info.key, info.size, info.modified_at + max(lease, LEFTOVER_AGE)
+            yield info.key, info.size, info.modified_at + age
 
 
 def local_leftovers(
-    session: Session, reg: Registry, lease: timedelta
+    session: Session, reg: Registry, age: timedelta
 ) -> Iterator[tuple[str, int, datetime]]:
     """(name, bytes, due time) of scratch files, jobs' folders, and spool files without an upload.
 
@@ -48,7 +48,6 @@ def local_leftovers(
     scratch = sorted(reg.scratch.iterdir()) if reg.scratch.is_dir() else []
     spooled = sorted(reg.spool_folder.iterdir()) if reg.spool_folder.is_dir() else []
     orphans = [path for path in spooled if session.get(Landing, path.name) is None]
-    age = max(lease, LEFTOVER_AGE)
     for path in (*scratch, *orphans):
         if path.is_dir() and not path.name.startswith(JOB_FOLDER):
             continue
@@ -59,4 +58,6 @@ def local_leftovers(
         size = sum(each.st_size for each in files if S_ISREG(each.st_mode))
         written_at = max(each.st_mtime for each in files)
         name = f"{path.parent.name}/{path.name}"
-        yield name, size, datetime.fromtimestamp(written_at, UTC) + age
+        # A backup may run while the hub is stopped.
+        waits = max(age, LEFTOVER_AGE) if path.name.startswith("backup-") else age
+        yield name, size, datetime.fromtimestamp(written_at, UTC) + waits

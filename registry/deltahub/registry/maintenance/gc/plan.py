@@ -45,6 +45,7 @@ from deltahub.registry.maintenance.object_rows import lasting_objects
 from deltahub.registry.registry import Registry
 from deltahub.registry.replicas.copies import leftover_copies
 from deltahub.registry.replicas.need import unneeded_copies
+from deltahub.registry.retention.rules import Due, find_due
 from deltahub.registry.storage.base import ObjectNotFound, Store
 from deltahub.registry.storage.keys import (
     is_hub_key,
@@ -81,13 +82,15 @@ class Plan:
     repack: packs whose live frames are copied to new packs. copies: second copies that are not
     needed. tails: ends of unfinished uploads that no row names. sparse: live packs with too few
     dead bytes for a repack. anchors: tensors in no file that deltas still need. reasons: why
-    uploads and tensors go -> their bytes. doubts: reasons not to apply the plan.
+    uploads and tensors go -> their bytes. rules: what rules of retention drop first. doubts:
+    reasons not to apply the plan.
     """
 
     made_at: str
     lease_s: float
     grace_s: float
     revision_grace_s: float
+    is_impatient: bool = False
     revisions: tuple[int, ...] = ()
     uploads: tuple[Item, ...] = ()
     xorbs: tuple[Item, ...] = ()
@@ -109,6 +112,7 @@ class Plan:
     sparse: tuple[Item, ...] = ()
     waiting: tuple[Waiting, ...] = ()
     reasons: dict[str, int] = field(default_factory=dict)
+    rules: tuple[Due, ...] = ()
     doubts: tuple[str, ...] = field(default=())
 
     @property
@@ -155,6 +159,7 @@ def plan_gc(
     revision_grace_s: float | None = None,
     clock_was_ahead: bool = False,
     is_full: bool = False,
+    is_impatient: bool = False,
 ) -> Plan:
     """The plan of a collection at this moment. Changes nothing.
 
@@ -164,7 +169,7 @@ def plan_gc(
     grace_s: seconds that unreferenced rows are kept (default: settings.hold_ttl_s).
     revision_grace_s: seconds in which a dropped revision can be taken back (default:
     settings.revision_grace_s). clock_was_ahead: rows of the future are no doubt, because the
-    operator trusts the clock.
+    operator trusts the clock. is_impatient: see Moment.
     """
     settings = reg.settings
     moment = moment_now(
@@ -172,7 +177,9 @@ def plan_gc(
         settings.hold_ttl_s if grace_s is None else grace_s,
         settings.revision_grace_s if revision_grace_s is None else revision_grace_s,
         is_full=is_full,
+        is_impatient=is_impatient,
     )
+    leftover_age = timedelta(0) if is_impatient else max(moment.lease, LEFTOVER_AGE)
     doubts: list[str] = []
     objects = {item.key: item.size for item in lasting_objects(reg.store)} if is_full else {}
     with reg.db.read() as session:
@@ -199,17 +206,18 @@ def plan_gc(
             ((pack, size, created_at + moment.lease) for pack, size, created_at in mostly),
         )
         leftovers = candidates.sort(
-            "local files without an owner, perhaps", local_leftovers(session, reg, moment.lease)
+            "local files without an owner, perhaps", local_leftovers(session, reg, leftover_age)
         )
-        unfinished = _unfinished(session, reg.store, candidates, moment.lease)
+        unfinished = _unfinished(session, reg.store, candidates, leftover_age)
         tails = candidates.sort(
-            "ends of unfinished uploads, perhaps", unowned_tails(session, reg.store, moment.lease)
+            "ends of unfinished uploads, perhaps", unowned_tails(session, reg.store, leftover_age)
         )
         ranges = tuple(session.scalars(select(XetRange.id).where(range_is_dead())))
         copies = leftover_copies(session)
         copies += unneeded_copies(session, settings.second_copy_dependents)
         unknown = _unknown_objects(session, objects)
         reasons = candidates.reasons(files, uploads, dead)
+        rules = tuple(find_due(session))
     condemn = [pack for pack in mostly_dead if pack[0] in empty]
     repack = [pack for pack in mostly_dead if pack[0] not in empty]
     if moment.lease <= timedelta(0):
@@ -219,6 +227,7 @@ def plan_gc(
         lease_s=moment.lease.total_seconds(),
         grace_s=moment.grace.total_seconds(),
         revision_grace_s=moment.revision_grace.total_seconds(),
+        is_impatient=moment.is_impatient,
         revisions=tuple(revision for revision, _ in revisions),
         uploads=_items(uploads),
         xorbs=_items(xorbs),
@@ -240,17 +249,23 @@ def plan_gc(
         sparse=_items(sparse),
         waiting=tuple(candidates.waiting),
         reasons=reasons,
+        rules=rules,
         doubts=tuple(doubts),
     )
 
 
 def moment_now(
-    lease_s: float, grace_s: float, revision_grace_s: float, *, is_full: bool = False
+    lease_s: float,
+    grace_s: float,
+    revision_grace_s: float,
+    *,
+    is_full: bool = False,
+    is_impatient: bool = False,
 ) -> Moment:
     grace, lease, dropped = (
         timedelta(seconds=each) for each in (grace_s, lease_s, revision_grace_s)
     )
-    return Moment(utc_now(), grace, lease, dropped, is_full)
+    return Moment(utc_now(), grace, lease, dropped, is_full, is_impatient)
 
 
 def _total(items: Iterable[Item | Waiting]) -> int:
@@ -307,7 +322,7 @@ def _packs_after_deletion(
             mostly_dead.append((pack, size, created_at))
         elif state == "damaged":
             continue  # a copy of its bytes could make damage look whole
-        elif needed < REPACK_BELOW * size:
+        elif needed < (1 if moment.is_impatient else REPACK_BELOW) * size:
             mostly_dead.append((pack, size - needed, created_at))
         elif needed < size:
             sparse.append((pack, size - needed))
@@ -322,9 +337,9 @@ def _size(store: Store, key: str) -> int:
 
 
 def _unfinished(
-    session: Session, store: Store, candidates: Candidates, lease: timedelta
+    session: Session, store: Store, candidates: Candidates, age: timedelta
 ) -> tuple[UnfinishedPut, ...]:
-    """Puts that have not grown for a day: a running process gives up long before.
+    """Puts that have not grown for so long: a running process gives up long before.
 
     Those of unfinished uploads go with these, however long their clients are away.
     """
@@ -333,7 +348,6 @@ def _unfinished(
         for put in store.unfinished()
         if (not put.key or is_hub_key(put.key)) and not is_spooled(session, put.id)
     }
-    age = max(lease, LEFTOVER_AGE)
     due = candidates.sort(
         "puts that have not ended yet",
         ((put.id, put.size, put.modified_at + age) for put in found.values()),

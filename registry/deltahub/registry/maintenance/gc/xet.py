@@ -18,7 +18,7 @@ from deltahub.registry.xet.xorb import XorbIndex
 
 def xorb_is_dead(moment: Moment) -> ColumnElement[bool]:
     """SQL condition: the xorb has expired, or its repository is deleted."""
-    return or_(Xorb.expires_at < moment.now, Xorb.repository_id.is_(None))
+    return or_(Xorb.expires_at < moment.expired, Xorb.repository_id.is_(None))
 
 
 def range_is_dead() -> ColumnElement[bool]:

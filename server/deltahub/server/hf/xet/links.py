@@ -1,5 +1,6 @@
 """Tokens and URLs of the hub's Xet service, and the authentication of its requests."""
 
+import re
 import time
 from dataclasses import dataclass
 from datetime import timedelta
@@ -10,7 +11,9 @@ from starlette.responses import JSONResponse
 
 from deltahub.registry.access.caller import Action, Caller
 from deltahub.registry.access.repositories import load_repository
+from deltahub.registry.catalog.refs import resolve_revision
 from deltahub.registry.errors import Forbidden, Unauthorized
+from deltahub.registry.quotas.limits import check_room
 from deltahub.registry.xet.epochs import epoch_of, place_of, repository_at
 from deltahub.server.body_limits import BoundedRoute
 from deltahub.server.hub import CallerDep, Hub, HubDep
@@ -20,6 +23,7 @@ router = APIRouter(route_class=BoundedRoute)
 
 TOKEN_TTL: Final = timedelta(hours=1)
 _PURPOSE: Final = "cas"
+_COMMIT: Final = re.compile("[0-9a-f]{40}")
 
 Access: TypeAlias = Literal["read", "write"]
 
@@ -38,13 +42,23 @@ def get_xet_token(
     namespace: str,
     name: str,
     access: Access,
+    revision: str,
     request: Request,
     hub: HubDep,
     caller: CallerDep,
 ) -> JSONResponse:
-    """Return the service's URL for a repository, and a token. The revision is not used."""
+    """Return the service's URL for a repository, and a token.
+
+    The token is for the whole repository. Reading, a commit that is not there is 404; a branch may
+    be new, or of a pull request, which this hub has not.
+    """
     with hub.registry.db.read() as session:
         repository = load_repository(session, caller, f"{namespace}/{name}", access)
+        if access == "write":
+            # Before the client sends xorbs: the hub hears what files they are only afterwards.
+            check_room(session, hub.registry.settings, repository.namespace_id)
+        elif _COMMIT.fullmatch(revision):
+            resolve_revision(session, repository, revision)
         place = place_of(repository)
         epoch = epoch_of(session, hub.registry.settings, repository)
     claims = claims_for(caller, {"place": place, "access": access})
