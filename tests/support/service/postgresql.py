@@ -70,11 +70,17 @@ class PostgreSQL:
         # Its socket's path must be short.
         command = [postgres, "-D", data, "-k", "/tmp", "-p", str(self.port), "-h", "127.0.0.1"]
         command += [] if self._fsync else ["-F"]
-        with (folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(
-                command, user=self._owner, stderr=log, cwd=folder, start_new_session=True
-            )
-        _wait(self.port)
+        deadline = time.monotonic() + 60
+        while True:
+            with (folder / "log").open("ab") as log:
+                self._process = subprocess.Popen(
+                    command, user=self._owner, stderr=log, cwd=folder, start_new_session=True
+                )
+            if _answers(self.port, self._process):
+                return
+            # Children of a killed server have its memory for another moment.
+            assert time.monotonic() < deadline, (folder / "log").read_text()[-2000:]
+            time.sleep(0.3)
 
     def stop(self) -> None:
         """End it in order; whoever is still connected is cut off."""
@@ -113,13 +119,14 @@ def new_database(server: str, name: str) -> str:
     return make_url(server).set(database=name).render_as_string(hide_password=False)
 
 
-def _wait(port: int) -> None:
+def _answers(port: int, process: subprocess.Popen[bytes]) -> bool:
+    """Wait until the server takes connections; False if its process has ended."""
     import psycopg
 
-    for _ in range(300):
+    while process.poll() is None:
         try:
             psycopg.connect(f"host=127.0.0.1 port={port} user=hub dbname=postgres").close()
-            return
+            return True
         except psycopg.OperationalError:
             time.sleep(0.1)
-    raise AssertionError("the server does not answer")
+    return False

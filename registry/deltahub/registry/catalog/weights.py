@@ -1,9 +1,10 @@
 """The weights of a revision: its safetensors files and their tensors."""
 
-from sqlalchemy import ColumnElement, Select, and_, func, or_, select
+from sqlalchemy import ColumnElement, Select, and_, or_, select
 
 from deltahub.codecs.errors import CodecError
 from deltahub.codecs.files.recipe import Recipe, TensorRef
+from deltahub.registry.db.expressions import total
 from deltahub.registry.db.models import File, FileTensor
 from deltahub.registry.db.session import ReadSession
 from deltahub.registry.db.tables.trees import Entry
@@ -44,7 +45,7 @@ def has_weights(session: ReadSession, revision_id: int) -> bool:
 
 def weight_bytes(session: ReadSession, revision_id: int) -> int:
     """The size of a revision's ingested safetensors files; a file with two paths counts twice."""
-    query = _files(revision_id).where(is_safetensors()).with_only_columns(func.sum(File.size))
+    query = _files(revision_id).where(is_safetensors()).with_only_columns(total(File.size))
     return session.scalar(query) or 0
 
 

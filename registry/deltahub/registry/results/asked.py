@@ -13,6 +13,7 @@ from deltahub.registry.access.permissions import full_name, require
 from deltahub.registry.access.repositories import domain_of, load_repository
 from deltahub.registry.catalog.refs import resolve_revision
 from deltahub.registry.catalog.repositories import free_namespace
+from deltahub.registry.db.expressions import total
 from deltahub.registry.db.models import File, Repository, Revision, User, utc_now
 from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.db.tables.jobs import Job
@@ -239,7 +240,7 @@ def _enqueue(
         raise InvalidRequest(f"{priority!r} is no priority: one of {', '.join(PRIORITIES)}")
     rows = [revision.id for revision in revisions]
     files = select(Entry.file_id).where(Entry.revision_id.in_(rows))
-    size = session.scalar(select(func.sum(File.size)).where(File.id.in_(files))) or 0
+    size = session.scalar(select(total(File.size)).where(File.id.in_(files))) or 0
     payload = {
         "name": wish.name,
         "private": is_private,

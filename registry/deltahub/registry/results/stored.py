@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 
 from deltahub.registry.db.batches import batches
+from deltahub.registry.db.expressions import total
 from deltahub.registry.db.models import Frame
 from deltahub.registry.errors import TensorNotFound
 from deltahub.registry.packs.locations import resolve_ids
@@ -27,6 +28,6 @@ def stored_bytes(reg: Registry, rows: Iterable[int]) -> int:
     n_bytes = 0
     with reg.db.read() as session:
         for batch in batches(set(rows)):
-            query = select(func.sum(Frame.length)).where(Frame.tensor_id.in_(batch))
+            query = select(total(Frame.length)).where(Frame.tensor_id.in_(batch))
             n_bytes += session.scalar(query) or 0
     return n_bytes

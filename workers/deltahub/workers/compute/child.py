@@ -95,7 +95,9 @@ class _Writer:
 def answer(context: ComputeContext, request: dict[str, Any]) -> dict[str, Any]:
     """{"result"} of a step, or {"error"}."""
     try:
-        return {"result": _step(request["step"])(context, request["arguments"])}
+        found = _step(request["step"])(context, request["arguments"])
+        json.dumps(found)  # a step that returns something else is a bug, and fails as one
+        return {"result": found}
     except (RegistryError, CodecError, StoreError, MethodError) as error:
         passes = is_transient(error)
         code = code_of(error) if passes else error.code
