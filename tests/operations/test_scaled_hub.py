@@ -10,8 +10,8 @@ from random import Random
 import pytest
 
 from support.containers.recipes import recipe
+from support.containers.scaled_hub import ScaledHub, scaled_hub
 from support.models.model_folders import base_tensors, tuned_tensors, write_model
-from support.service.scaled_hub import ScaledHub, scaled_hub
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -39,8 +39,8 @@ from deltahub.registry.catalog.trees.sums import Change, TreeFile
 from deltahub.registry.catalog.trees.write import change_tree
 from deltahub.registry.catalog.weights import has_weights
 from deltahub.registry.db.models import Repository, Revision
-from deltahub.registry.db.retried import retried
 from deltahub.registry.db.session import ReadSession, WriteSession, repository_key
+from deltahub.registry.db.shared.retried import retried
 from deltahub.registry.errors import (
     Conflict,
     InvalidPath,

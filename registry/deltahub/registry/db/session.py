@@ -25,8 +25,8 @@ from deltahub.registry import cancellation
 from deltahub.registry.db.checked_types import check_types
 from deltahub.registry.db.failures import BUSY_TIMEOUT_S, conflicts_translated
 from deltahub.registry.db.failures import database_errors_translated as database_errors_translated
-from deltahub.registry.db.notices import Notices
 from deltahub.registry.db.read_only import uri_to_read
+from deltahub.registry.db.shared.notices import Notices
 
 # A function that only reads accepts a write session too; a writing function needs a WriteSession.
 ReadSession = NewType("ReadSession", Session)

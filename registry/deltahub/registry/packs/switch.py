@@ -13,8 +13,8 @@ from sqlalchemy import CursorResult, delete, insert, select, update
 
 from deltahub.registry.db.batches import PART_TENSORS, batches
 from deltahub.registry.db.models import Frame, Pack, Tensor, TensorBase
-from deltahub.registry.db.retried import retried
 from deltahub.registry.db.session import BASES_KEY, WriteSession, also_lock
+from deltahub.registry.db.shared.retried import retried
 from deltahub.registry.errors import Conflict, DeltaCycle, TensorNotFound
 from deltahub.registry.losses.marks import clear_marks
 from deltahub.registry.packs.locations import FrameLocation, bases_of, resolve, usable_bases

@@ -24,8 +24,8 @@ from deltahub.registry.db.models import (
     Tensor,
     TensorBase,
 )
-from deltahub.registry.db.retried import retried
 from deltahub.registry.db.session import ReadSession, WriteSession, repository_key
+from deltahub.registry.db.shared.retried import retried
 from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.db.tables.trees import Entry
 from deltahub.registry.downloads.file_reader import FileReader

@@ -19,8 +19,8 @@ from deltahub.registry.access.caller import Caller, require_writer
 from deltahub.registry.access.repositories import load_repository
 from deltahub.registry.db.batches import PART_TENSORS, batches
 from deltahub.registry.db.models import Landing, Tensor
-from deltahub.registry.db.retried import retried
 from deltahub.registry.db.session import ReadSession, WriteSession
+from deltahub.registry.db.shared.retried import retried
 from deltahub.registry.errors import DeltaCycle, InvalidFrame, LimitExceeded
 from deltahub.registry.landings.condemned import delete_condemned
 from deltahub.registry.packs.holds import hold_for_user

@@ -10,8 +10,8 @@ from sqlalchemy import select
 from deltahub.registry import cancellation, failpoints
 from deltahub.registry.access.caller import Caller, require_writer
 from deltahub.registry.db.models import Landing, utc_now
-from deltahub.registry.db.retried import retried
 from deltahub.registry.db.session import ReadSession, WriteSession
+from deltahub.registry.db.shared.retried import retried
 from deltahub.registry.errors import (
     Conflict,
     HashMismatch,

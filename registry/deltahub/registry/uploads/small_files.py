@@ -16,7 +16,7 @@ from sqlalchemy import select
 from deltahub.registry import cancellation, failpoints
 from deltahub.registry.access.caller import Caller, require_writer
 from deltahub.registry.db.models import Landing, utc_now
-from deltahub.registry.db.retried import retried
+from deltahub.registry.db.shared.retried import retried
 from deltahub.registry.errors import LimitExceeded
 from deltahub.registry.registry import Registry
 from deltahub.registry.storage.checksums import Hashes
