@@ -37,6 +37,8 @@ _fence: ContextVar["Callable[[WriteSession], None] | None"] = ContextVar("fence"
 
 # Key of a PostgreSQL advisory lock, an integer: "deltahub" in ASCII.
 _WRITERS_LOCK = int.from_bytes(b"deltahub", "big")
+# Longest pause between two statements of a write session, in seconds.
+_IDLE_S = 60
 # Key in Session.info.
 _CHANGES_JOBS = "changes_jobs"
 # Steps of SQLite's virtual machine, some 20 ms, between two looks at whether the caller has gone.
@@ -286,7 +288,11 @@ def _take_locks(keys: Iterable[str] | None) -> str:
     All writers take the locks of keys in one order. Functions in a list of SELECT are called in the
     order of the list.
     """
-    calls = [f"set_config('lock_timeout', '{BUSY_TIMEOUT_S}s', true)"]
+    calls = [
+        f"set_config('lock_timeout', '{BUSY_TIMEOUT_S}s', true)",
+        # A process that stands still must not block all others: the server ends its session.
+        f"set_config('idle_in_transaction_session_timeout', '{_IDLE_S}s', true)",
+    ]
     if keys is None:
         calls.append(f"pg_advisory_xact_lock({_WRITERS_LOCK})")
     else:

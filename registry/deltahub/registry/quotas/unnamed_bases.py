@@ -23,7 +23,6 @@ def unnamed_bases(session: ReadSession, repository_id: int, named: Select[int]) 
     """
     first = select(TensorBase.base_id).where(
         TensorBase.tensor_id.in_(named),
-        TensorBase.base_id.not_in(named),
         ~_is_named(TensorBase.base_id),
     )
     needed = level = set(session.scalars(first.distinct()))
