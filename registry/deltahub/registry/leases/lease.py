@@ -37,7 +37,6 @@ _CONNECT_S: Final = 3
 class LeaseLost(Unavailable):
     """Another process took this one for dead, and may have taken over its work."""
 
-    code = "lease_lost"
 
 
 class HeldLease:

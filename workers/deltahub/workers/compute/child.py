@@ -16,7 +16,7 @@ from typing import IO, Any, Final
 
 from deltahub.codecs.errors import CodecError
 from deltahub.methods.errors import MethodError
-from deltahub.registry.db.session import fenced
+from deltahub.registry.db.session import WriteSession, fenced
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import JobFailed, RegistryError
 from deltahub.registry.jobs.owners import require_worker
@@ -61,7 +61,13 @@ def main() -> None:
         lambda text: writer.write({"log": text}),
         settings["device"],
     )
-    with fenced(lambda session: require_worker(session, settings["job_id"], settings["worker_id"])):
+    worker_id = settings["worker_id"]
+
+    def require_ownership(session: WriteSession) -> None:
+        if worker_id is not None:
+            require_worker(session, settings["job_id"], worker_id)
+
+    with fenced(require_ownership):
         while True:
             request = requests.get()
             told = answer(context, request)

@@ -36,8 +36,13 @@ class ComputeProcess:
     """The compute process of one attempt of a job."""
 
     def __init__(
-        self, registry: Registry, settings: WorkerSettings, job_id: str, worker_id: str
+        self,
+        registry: Registry,
+        settings: WorkerSettings,
+        job_id: str,
+        worker_id: str | None = None,
     ) -> None:
+        """worker_id: the worker that the job must belong to whenever the process writes."""
         self._registry = registry
         self._worker_id = worker_id
         self._settings = settings
