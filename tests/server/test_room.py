@@ -18,7 +18,7 @@ def test_hot_bases_go_while_nobody_downloads(
     with opened_registry(tmp_path) as reg:
         server = HubServer(reg, ServerSettings(hot_base_bytes=1 << 30))
         server.config.load()
-        hot = server.config.app.state.hub.hot_bases
+        hot = server._hub.hot_bases
         real = shutil.disk_usage(tmp_path)
         monkeypatch.setattr(shutil, "disk_usage", lambda _: real._replace(free=2 << 30))
         for _ in range(2):

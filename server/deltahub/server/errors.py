@@ -103,6 +103,7 @@ _WIRE_CODE_OF: Mapping[str, str] = {
     "store_full": "storage_full",
     "store_unavailable": "unavailable",
     "spool_busy": "unavailable",
+    "parts_lost": "unavailable",
     "object_not_found": "data_lost",
     "short_object": "data_lost",
     "store_error": "internal_error",

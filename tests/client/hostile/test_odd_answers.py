@@ -104,7 +104,9 @@ CALLS: dict[str, Call] = {
     f"PATCH {ROOT}": lambda api, real: api.set_private(NAME, private=True),
     f"GET {ROOT}/refs": lambda api, real: api.list_refs(NAME),
     f"GET {ROOT}/revision": lambda api, real: api.get_revision(NAME, "main"),
-    f"GET {ROOT}/info": lambda api, real: table([_describe(NAME, api.get_info(NAME, "main"))]),
+    f"GET {ROOT}/info": lambda api, real: table(
+        [_describe(NAME, api.get_info(NAME, "main", brief=False))]
+    ),
     f"GET {ROOT}/recipes/{FILE}": lambda api, real: api.get_recipe_plan(NAME, real.commit, FILE),
     "GET /v1/jobs/": lambda api, real: wait_for_job(api, job_of(real), Silent()),
     f"POST {ROOT}/files/query": lambda api, real: api.query_files(NAME, {UPLOAD: 7}),

@@ -43,6 +43,7 @@ BASE = tiny.to_file(tiny.base())
 # Tables of history: these dates keep nothing and start nothing.
 HISTORY = {"users", "repositories", "revisions", "audit_events", "object_stores", "findings"}
 HISTORY |= {"deferred_deletions", "job_lines"}
+HISTORY |= {"leases"}  # by the clock of the database
 # It is only kept for longer.
 HISTORY |= {"dropped_revisions"}
 # scrub takes a proof of the future for none.

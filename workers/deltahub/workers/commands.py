@@ -36,6 +36,8 @@ def worker(
     status 3, as does one beside a `deltahub gc` that needs the hub to itself. With PostgreSQL any
     number of workers on any machine share the jobs of a hub.
     """
+    # Before numpy is loaded: OpenBLAS threads make the search for low rank slower, not faster.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from deltahub.registry.parent import die_with_parent
 
     if with_parent:
@@ -45,8 +47,6 @@ def worker(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     os.umask(0o077)  # for the files that DBOS and SQLite make
-    # Before numpy is loaded: OpenBLAS threads make the search for low rank slower, not faster.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     asked = {"queues": queues, "device": device}
     _work(data_dir, {name: value for name, value in asked.items() if value is not None}, stop)
 

@@ -38,7 +38,6 @@ class LeaseLost(Unavailable):
     """Another process took this one for dead, and may have taken over its work."""
 
 
-
 class HeldLease:
     """A lock of the hub, held while the context is open. DataFolderBusy if another process has it.
 
