@@ -72,12 +72,12 @@ class Engine:
         self._drained: dict[str, tuple[int | None, float]] = {}
         self._looked_at = 0.0
         self._scheduled_at = 0.0
-        self._buried_at: float | None = None
+        self._released_at: float | None = None
 
     def start(self) -> None:
         """Start DBOS. run() goes on with the jobs that dead workers left."""
         self._workflows.start()
-        self._bury_dead()
+        self._release_jobs_of_dead()
 
     def run(self, stop: threading.Event) -> None:
         """Start jobs as their turn comes until `stop` is set; then wait for running steps.
@@ -89,11 +89,11 @@ class Engine:
         """
         while not stop.wait(self._settings.poll_interval_s):
             try:
-                self._bury_dead()
+                self._release_jobs_of_dead()
                 self._start_ready()
                 self._clean_up()
                 self._schedule()
-                self._tell_that_it_looks()
+                self._mark_alive()
             except (StorageFull, Unavailable) as error:
                 log.warning("looking for jobs again later: %s", error)
             except EngineFileDamaged as error:
@@ -110,11 +110,11 @@ class Engine:
     def _run(self, job_id: str, number: int, lane: str, steps_version: int) -> None:
         self._runner.run(Attempt(job_id, number, lane, steps_version))
 
-    def _bury_dead(self) -> None:
+    def _release_jobs_of_dead(self) -> None:
         """Free the jobs of dead workers, so that live ones take them."""
         now = time.monotonic()
-        if self._buried_at is not None:
-            if self._is_alone or now - self._buried_at < DEATHS_INTERVAL_S:
+        if self._released_at is not None:
+            if self._is_alone or now - self._released_at < DEATHS_INTERVAL_S:
                 return
         with self._registry.db.read() as session:
             has_dead = not owners.ids_of(session) <= self._live_workers(session)
@@ -125,7 +125,7 @@ class Engine:
                     lease.end_dead(session, WORKER_LOCK)
                 n_freed = owners.release_dead(session, self._live_workers(session))
             log.warning("%d unfinished jobs of dead workers go on", n_freed)
-        self._buried_at = now
+        self._released_at = now
 
     def _live_workers(self, session: ReadSession) -> set[str]:
         if self._is_alone:
@@ -138,9 +138,8 @@ class Engine:
 
     def _start_ready_of(self, lane: str) -> None:
         while self._runner.turns.n_free(lane) > 0:
-            version = (
-                self._registry.db.version_of_jobs()
-            )  # before the query: later writes change it
+            # Asked before the query, so that changes after the query give another version.
+            version = self._registry.db.version_of_jobs()
             now = time.monotonic()
             drained_version, queried_at = self._drained.get(lane, (None, 0.0))
             is_fresh = now - queried_at < MAX_QUERY_INTERVAL_S
@@ -252,7 +251,7 @@ class Engine:
         self._scheduled_at = now
         schedule.enqueue_if_due(self._registry)
 
-    def _tell_that_it_looks(self) -> None:
+    def _mark_alive(self) -> None:
         now = time.monotonic()
         # While the end of a job cannot be written, its turn is lost.
         if now - self._looked_at >= LOOK_INTERVAL_S and not self._runner.n_unwritten:

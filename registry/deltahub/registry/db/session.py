@@ -267,11 +267,6 @@ def repository_key(repository_id: int) -> str:
     return f"repository {repository_id}"
 
 
-def user_key(user_id: int) -> str:
-    """Of writers to the uploads and xorbs of a user."""
-    return f"user {user_id}"
-
-
 def also_lock(session: WriteSession, key: str) -> None:
     """Take the lock of a further key. All writers take it after those of write_beside()."""
     if session.get_bind().dialect.name != "sqlite":
