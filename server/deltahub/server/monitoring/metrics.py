@@ -73,14 +73,15 @@ class Monitoring(Collector):
 
     def collect(self) -> Iterator[Metric]:
         hub = self._hub
+        # First of all, so that the numbers below have the errors that these looks meet.
+        condition, totals = self._condition.get(_WAIT_S), self._totals.get(_WAIT_S)
         yield from server_families(hub, self.requests, self.watched)
         numbers = {"server": hub.registry.measures.read()}
         worker = read_measures(hub.registry)
         if worker is not None:
             numbers["worker"] = worker
         yield from process_families(numbers)
-        yield from condition_families(self._condition.get(_WAIT_S))
-        totals = self._totals.get(_WAIT_S)
+        yield from condition_families(condition)
         if totals is not None:
             yield from total_families(totals)
             age_s = self._totals.age_s()
