@@ -2,9 +2,7 @@
 
 import socket
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 from sqlalchemy import func, make_url, select, text
@@ -17,20 +15,7 @@ from deltahub.registry.errors import InvalidRequest, Unavailable
 from deltahub.registry.jobs import order, queue
 from deltahub.registry.reports.codec_totals import CodecCount
 from deltahub.registry.reports.hub_totals import connections_in_use, read_totals
-from support.registry.opened import caller, opened_registry, push
-from support.service.postgresql import postgresql_server
-
-
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with postgresql_server() as address:
-        yield address
-
-
-@pytest.fixture
-def reg(url: str, tmp_path: Path) -> Iterator[Registry]:
-    with opened_registry(tmp_path, database_url=url) as registry:
-        yield registry
+from support.registry.opened import caller, push
 
 
 def test_what_the_database_cannot_hold_is_refused(reg: Registry) -> None:

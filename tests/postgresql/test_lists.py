@@ -1,6 +1,5 @@
 """Lists of models on PostgreSQL: the same as on SQLite, by its own indexes of trigrams."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,13 +10,6 @@ from deltahub.registry.catalog.lists.search import list_repositories
 from deltahub.registry.errors import Unavailable
 from support.registry.listing import check_lists, make_models
 from support.registry.opened import caller, opened_registry, push
-from support.service.postgresql import postgresql_server
-
-
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with postgresql_server() as address:
-        yield address
 
 
 def test_every_list_has_what_its_caller_may_read_in_order(url: str, tmp_path: Path) -> None:

@@ -24,13 +24,6 @@ from deltahub.registry.uploads.discard import drop_unused
 from support.registry.collecting import collect, is_clean
 from support.registry.histories import ingest_all
 from support.registry.opened import caller, opened_registry, push, sha256_of, upload
-from support.service.postgresql import postgresql_server
-
-
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with postgresql_server() as address:
-        yield address
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from sqlalchemy import text
@@ -17,22 +16,9 @@ from deltahub.registry.leases import lease
 from deltahub.registry.leases.lease import HeldLease
 from support.forked import Fork
 from support.registry.engine_jobs import enqueue, launch, look, steps, wait_for
-from support.registry.opened import caller, opened_registry
-from support.service.postgresql import postgresql_server
+from support.registry.opened import caller
 
 StartWorker = Callable[[], Fork]
-
-
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with postgresql_server() as address:
-        yield address
-
-
-@pytest.fixture
-def reg(url: str, tmp_path: Path) -> Iterator[Registry]:
-    with opened_registry(tmp_path, database_url=url) as registry:
-        yield registry
 
 
 @pytest.fixture

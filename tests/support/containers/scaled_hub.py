@@ -40,9 +40,8 @@ def _free_port() -> int:
 
 @dataclass
 class ScaledHub:
-    """The parts, by the names of their services. folder: of the compose file and its secrets."""
+    """The parts, by the names of their services. place: of their data, logs and output."""
 
-    folder: Path
     place: Path
     services: Mapping[str, Service]
     configs: Mapping[str, str]
@@ -190,7 +189,6 @@ def scaled_hub(folder: Path, place: Path) -> ScaledHub:
     for name in ("postgres", "store"):
         (place / name).mkdir()
     return ScaledHub(
-        folder,
         place,
         compose.read(path, {}),
         configs,

@@ -124,7 +124,8 @@ class Engine:
                 if not self._is_alone:
                     lease.end_dead(session, WORKER_LOCK)
                 n_freed = owners.release_dead(session, self._live_workers(session))
-            log.warning("%d unfinished jobs of dead workers go on", n_freed)
+            if n_freed:
+                log.warning("%d unfinished jobs of dead workers go on", n_freed)
         self._released_at = now
 
     def _live_workers(self, session: ReadSession) -> set[str]:

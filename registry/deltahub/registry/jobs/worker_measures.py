@@ -1,7 +1,7 @@
-"""What the worker of a hub has counted, in a file of the data folder that the server shows.
+"""What a worker has counted, in a file of the data folder that a server on it shows.
 
-A hub has one worker, which has the data folder in any case. So nobody has to reach another port,
-and a worker that the server starts again counts from zero, as a process of its own would.
+So nobody has to reach another port, and a worker that the server starts again counts from zero, as
+a process of its own would. Of a worker on another machine, the server shows the jobs alone.
 """
 
 import logging

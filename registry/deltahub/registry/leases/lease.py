@@ -121,8 +121,9 @@ class HeldLease:
 
     def fence(self, session: WriteSession) -> None:
         """LeaseLost unless the lease still exists; nobody deletes it before this session ends."""
-        row = select(Lease.id).where(Lease.id == self.id).with_for_update(read=True)
-        if session.scalar(row) is None:
+        # A lock that lets this process renew the row, and lets nobody delete it.
+        row = select(Lease.id).where(Lease.id == self.id)
+        if session.scalar(row.with_for_update(read=True, key_share=True)) is None:
             raise LeaseLost(
                 f"`{self._command}` stood still for more than {LEASE_S:.0f} s, so that other"
                 " processes went on without it; start it again"

@@ -24,8 +24,7 @@ from deltahub.registry.db.models import (
     Tensor,
     TensorBase,
 )
-from deltahub.registry.db.session import ReadSession, WriteSession, repository_key
-from deltahub.registry.db.shared.retried import retried
+from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.db.tables.trees import Entry
 from deltahub.registry.downloads.file_reader import FileReader
@@ -59,12 +58,12 @@ def after_ingest(reg: Registry, reader: FileReader, revision_id: int) -> list[st
     return [] if revision is None else _store_findings(reg, revision, sketches)
 
 
-@retried
 def _store_findings(
     reg: Registry, revision: Revision, sketches: Sequence[tuple[int, TensorSketch]]
 ) -> list[str]:
     revision_id = revision.id
-    with reg.db.write_beside(repository_key(revision.repository_id)) as session:
+    # Alone, because it changes revisions of other repositories: those that declare this base.
+    with reg.db.write() as session:
         now = session.get(Revision, revision_id)
         if now is None or now.commit != revision.commit:
             return []
