@@ -61,6 +61,10 @@ class Scenario:
         with self._step("upload and ingest", say, is_push=True):
             self._upload(pair)
         shutil.rmtree(pair.fine_tune)  # its SHA-256 is known; the disk has to hold the pulls
+        # Who pushed a fine-tune has its difference already; somebody else has the base alone.
+        shutil.rmtree(cache)
+        cache = self._scratch / "colleague"
+        self._cli(["pull", "admin/base"], cache)
         with self._step("pull, base in cache", say, is_push=False):
             output = self._cli(["pull", "admin/tune", "--json"], cache)
         pulled = Path(json.loads(output)["path"]) / MODEL

@@ -51,8 +51,9 @@ def test_a_put_whose_parts_were_ended_fails_and_shows_nothing(
     store = faulty_store
 
     def end_all() -> None:
-        for put in store.unfinished():
-            assert store.discard_unfinished(put)
+        # One that a part reached after it was listed is not ended, so it is listed again.
+        while not all([store.discard_unfinished(put) for put in store.unfinished()]):
+            pass
 
     def chunks() -> Iterator[bytes]:
         for _ in range(4):
