@@ -96,7 +96,7 @@ class Health:
         if self._is_database_away:
             log.info("the database answers again")
         self._is_database_away = False
-        if version == schema.head():
+        if schema.serves(version):
             return None
         return (
             f"the database has schema version {version}, and this server needs {schema.head()}:"

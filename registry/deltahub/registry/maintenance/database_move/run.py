@@ -130,6 +130,12 @@ def _checked_source(settings: Settings, url: str) -> Path:
         )
     with closing(Database(settings.effective_database_url, is_read_only=True)) as database:
         schema.require_head(database)
+        found = schema.current(database)
+        if found != schema.head():
+            raise DatabaseMoveRefused(
+                f"a newer release has added to the schema (version {found}; this release knows"
+                f" {schema.head()}): move the database by that release"
+            )
     return path
 
 
