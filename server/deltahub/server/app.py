@@ -3,7 +3,7 @@
 from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 from starlette.types import Scope
 
 from deltahub.registry.registry import Registry
@@ -33,6 +33,8 @@ from deltahub.server.schemas.base import ErrorOut
 from deltahub.server.settings import ServerSettings
 from deltahub.server.streaming.disconnects import Disconnects
 from deltahub.server.streaming.metering import Traffic
+from deltahub.server.web.app import create_web_app
+from deltahub.server.web.dispatch import WebDispatch
 
 DESCRIPTION = """
 A self-hosted model hub that stores every fine-tune as the lossless difference from its base.
@@ -66,6 +68,7 @@ def create_app(
     app.state.monitoring = Monitoring(app.state.hub)
     errors.install(app)
     app.add_middleware(HuggingFaceDispatch, hugging_face=create_hugging_face_app(app.state.hub))
+    app.add_middleware(WebDispatch, web=create_web_app(app.state.hub))
     app.add_middleware(Disconnects)
     public_url = app.state.hub.settings.public_url
     if public_url is not None:
@@ -78,12 +81,6 @@ def create_app(
         v1.include_router(module.router)
     app.include_router(v1)
     app.include_router(probes.router)
-
-    @app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
-    async def get_root() -> RedirectResponse:
-        # A person who opens the hub in a browser sees the description of its API.
-        return RedirectResponse("/docs")
-
     return app
 
 

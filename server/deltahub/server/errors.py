@@ -277,8 +277,13 @@ def _http(request: Request, error: Exception) -> Response:
 
 
 def _unexpected(request: Request, error: Exception) -> Response:
-    log.error("path=%s broke", redacted(request.url.path), exc_info=error)
+    log_mistake(request, error)
     return _answer(request, "internal_error", mistake())
+
+
+def log_mistake(request: Request, error: Exception) -> None:
+    """Log a fault of the hub."""
+    log.error("path=%s broke", redacted(request.url.path), exc_info=error)
 
 
 def mistake() -> str:

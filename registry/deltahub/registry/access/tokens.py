@@ -11,6 +11,7 @@ from sqlalchemy import select
 
 from deltahub.registry.access import audit
 from deltahub.registry.access.caller import Caller, Scope
+from deltahub.registry.access.login.sessions import MARK_PREFIX, caller_of_session_mark
 from deltahub.registry.access.users import check_choice, user_named
 from deltahub.registry.db.models import Token, User, utc_now
 from deltahub.registry.db.session import ReadSession, WriteSession
@@ -92,6 +93,8 @@ def authenticate(reg: Registry, secret: str) -> Caller:
 
 def caller_of_mark(session: ReadSession, mark: str) -> Caller:
     """The holder of the token with this Caller.token_mark; Unauthorized as in authenticate()."""
+    if mark.startswith(MARK_PREFIX):
+        return caller_of_session_mark(session, mark)
     match = _MARK.fullmatch(mark)
     token = None if match is None else session.get(Token, int(match[1]))
     if match is None or token is None or not token.hash.startswith(match[2]):
@@ -119,6 +122,8 @@ def add_token(
 
 
 def _holder(token: Token, user: User) -> Caller:
+    if user.disabled_at is not None:
+        raise Unauthorized(f"the user {user.name} was disabled; ask the hub's administrator")
     if token.expires_at is not None and token.expires_at <= utc_now():
         raise Unauthorized(f"this token of {user.name} expired at {token.expires_at:%F %T} UTC")
     # The mark has a part of the hash, because SQLite gives the id of a deleted last token to the

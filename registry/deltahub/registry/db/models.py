@@ -32,6 +32,7 @@ class User(Base):
     name: Mapped[str] = mapped_column(String(96), unique=True)
     is_admin: Mapped[bool] = mapped_column(default=False)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=utc_now)
+    disabled_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
 
 
 class Token(Base):

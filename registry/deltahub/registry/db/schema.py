@@ -17,6 +17,7 @@ from deltahub.registry.db.session import Database
 from deltahub.registry.db.tables import jobs as jobs
 from deltahub.registry.db.tables import leases as leases
 from deltahub.registry.db.tables import lists as lists
+from deltahub.registry.db.tables import logins as logins
 from deltahub.registry.db.tables import quotas as quotas
 from deltahub.registry.db.tables import retention as retention
 from deltahub.registry.db.tables import scrub as scrub

@@ -1,0 +1,91 @@
+"""Sessions of browsers: a cookie says who asks, and a token in the page that the page asks.
+
+A browser sends the cookie along with requests that other sites make, so that a request that changes
+something must also have the token, which only pages of this hub know.
+"""
+
+import secrets
+from datetime import timedelta
+from typing import Final
+
+from starlette.requests import HTTPConnection
+from starlette.responses import Response
+
+from deltahub.registry.access.caller import Caller
+from deltahub.registry.errors import Forbidden, Unauthorized
+from deltahub.server.signing import Signer
+
+COOKIE: Final = "deltahub_session"
+CSRF_HEADER: Final = "X-CSRF-Token"
+CSRF_FIELD: Final = "csrf"
+SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+# Forms that were open for longer are sent again.
+_CSRF_S: Final = 24 * 3600.0
+_COOKIE_PURPOSE: Final = "session cookie"
+_CSRF_PURPOSE: Final = "csrf"
+_NOT_OURS: Final = (
+    "this request did not come from a page of this hub, or the page is a day old: load the page"
+    " again and repeat it"
+)
+
+
+def secret_of(connection: HTTPConnection, signer: Signer) -> str | None:
+    """Return the secret in the session's cookie; None without one that this hub signed."""
+    cookie = connection.cookies.get(COOKIE)
+    if not cookie:
+        return None
+    try:
+        return str(signer.verify(_COOKIE_PURPOSE, cookie)["secret"])
+    except (Unauthorized, KeyError, ValueError):
+        return None
+
+
+def set_cookie(
+    response: Response, connection: HTTPConnection, signer: Signer, secret: str, life: timedelta
+) -> None:
+    """Give the browser the secret of a new session."""
+    seconds = life.total_seconds()
+    response.set_cookie(
+        COOKIE, signer.sign(_COOKIE_PURPOSE, {"secret": secret}, seconds), max_age=int(seconds),
+        path="/", secure=connection.url.scheme == "https", httponly=True, samesite="lax",
+    )  # fmt: skip
+
+
+def forget_cookie(response: Response) -> None:
+    """Tell the browser to forget its session."""
+    response.delete_cookie(COOKIE, path="/", httponly=True, samesite="lax")
+
+
+def csrf_token(signer: Signer, caller: Caller | None) -> str:
+    """Return what a form of this caller has to send along. It differs each time.
+
+    A text that is the same in every compressed page could be found out by the pages' lengths.
+    """
+    claims = {"session": _mark(caller), "once": secrets.token_hex(8)}
+    return signer.sign(_CSRF_PURPOSE, claims, _CSRF_S)
+
+
+def check_csrf(signer: Signer, caller: Caller | None, token: str | None) -> None:
+    """Raise Forbidden unless csrf_token() made the token for this caller."""
+    try:
+        claims = signer.verify(_CSRF_PURPOSE, token or "")
+    except (Unauthorized, ValueError) as error:
+        raise Forbidden(_NOT_OURS) from error
+    if claims.get("session") != _mark(caller):
+        raise Forbidden(_NOT_OURS)
+
+
+def check_origin(connection: HTTPConnection) -> None:
+    """Raise Forbidden if a page of another site sent the request, as far as the browser says."""
+    site = connection.headers.get("sec-fetch-site")
+    if site is not None:
+        is_ours = site in ("same-origin", "none")
+    else:
+        origin = connection.headers.get("origin")
+        is_ours = origin is None or origin == f"{connection.url.scheme}://{connection.url.netloc}"
+    if not is_ours:
+        raise Forbidden(_NOT_OURS)
+
+
+def _mark(caller: Caller | None) -> str:
+    return "" if caller is None else caller.token_mark

@@ -1,0 +1,1 @@
+"""Pages for people: models, accounts, and what administrators see, as HTML made on the server."""

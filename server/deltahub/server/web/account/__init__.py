@@ -1,0 +1,1 @@
+"""What belongs to one person: logging in, and their own settings."""

@@ -1,0 +1,41 @@
+"""What every form of a page is checked for before its route runs."""
+
+from typing import Annotated, Any
+
+from fastapi import Depends, Request
+from starlette.datastructures import FormData
+
+from deltahub.server.browser_sessions import (
+    CSRF_FIELD,
+    CSRF_HEADER,
+    SAFE_METHODS,
+    check_csrf,
+    check_origin,
+)
+from deltahub.server.hub import CallerDep, HubDep
+
+
+async def checked(request: Request, hub: HubDep, caller: CallerDep) -> None:
+    """Raise Forbidden if a request that changes something does not come from a page of this hub."""
+    if request.method in SAFE_METHODS:
+        return
+    check_origin(request)
+    token = request.headers.get(CSRF_HEADER)
+    if token is None:
+        form = await request.form()
+        token = _text(form, CSRF_FIELD)
+    check_csrf(hub.signer, caller, token)
+
+
+async def form_of(request: Request) -> dict[str, str]:
+    """Return the fields of a form, without files. A field that comes twice has its last value."""
+    form = await request.form()
+    return {name: value.strip() for name, value in form.items() if isinstance(value, str)}
+
+
+FormDep = Annotated[dict[str, str], Depends(form_of)]
+
+
+def _text(form: FormData, name: str) -> str | None:
+    value: Any = form.get(name)
+    return value if isinstance(value, str) else None

@@ -1,0 +1,83 @@
+"""Makes pages of templates, with what every page needs: the viewer, tokens, and helpers."""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+
+from deltahub.registry.access.caller import Caller
+from deltahub.server.browser_sessions import csrf_token
+from deltahub.server.hub import Hub
+from deltahub.server.web.assets import asset
+from deltahub.server.web.formats import FILTERS
+from deltahub.server.web.headers import NONCE
+
+_PACKAGE: Final = "deltahub.server.web"
+
+
+@cache
+def _templates() -> Environment:
+    environment = Environment(
+        loader=PackageLoader(_PACKAGE, "templates"),
+        autoescape=select_autoescape(default=True, default_for_string=True),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(FILTERS)
+    environment.filters["path"] = _quoted_path
+    environment.globals.update(asset=asset, icon=icon, with_query=with_query)
+    return environment
+
+
+def render(
+    request: Request,
+    hub: Hub,
+    viewer: Caller | None,
+    template: str,
+    status: int = 200,
+    headers: Mapping[str, str] | None = None,
+    **shown: Any,
+) -> HTMLResponse:
+    """Make a page. shown: what the template names besides `viewer`, `nonce` and `csrf`.
+
+    Runs in a thread if it is long: templates are not asynchronous.
+    """
+    text = (
+        _templates()
+        .get_template(template)
+        .render(
+            request=request,
+            viewer=viewer,
+            nonce=getattr(request.state, NONCE, ""),
+            csrf=csrf_token(hub.signer, viewer),
+            **shown,
+        )
+    )
+    return HTMLResponse(text, status, headers)
+
+
+def icon(name: str, label: str | None = None) -> Markup:
+    """Return an icon of source/icons.txt. label: what it says, where no text beside it does."""
+    said = Markup('role="img" aria-label="{}"').format(label) if label else Markup("aria-hidden")
+    return Markup('<svg class="icon" {}><use href="{}#{}"></use></svg>').format(
+        said, asset("icons.svg"), name
+    )
+
+
+def with_query(request: Request, **changes: str | int | None) -> str:
+    """Return the page's own address with some parameters changed, or taken away by None."""
+    pairs = [(k, v) for k, v in request.query_params.multi_items() if k not in changes]
+    pairs += [(k, str(v)) for k, v in changes.items() if v is not None]
+    path = quote(request.url.path)
+    return f"{path}?{urlencode(pairs)}" if pairs else path
+
+
+def _quoted_path(text: str) -> str:
+    """Return text as part of an address: a path with its slashes."""
+    return quote(text, safe="/")
