@@ -8,13 +8,13 @@ from starlette.responses import RedirectResponse, Response
 
 from deltahub.server.hub import Hub
 from deltahub.server.web import assets, errors, forms, home
-from deltahub.server.web.account import login
+from deltahub.server.web.account import login, new_model
 from deltahub.server.web.dispatch import ELSEWHERE
 from deltahub.server.web.headers import PageHeaders
 from deltahub.server.web.model import overview
 
 # In order: the first route that matches answers. Models come last, as their names match most.
-_MODULES: Final = (home, login, overview)
+_MODULES: Final = (home, login, new_model, overview)
 
 
 def create_web_app(hub: Hub) -> FastAPI:
