@@ -53,6 +53,7 @@ def worker(
 
 def _work(data_dir: Path | None, asked: dict[str, Any], stop: threading.Event) -> None:
     from deltahub.registry.data_folder import (
+        DATABASE_MOVE,
         EXIT_BUSY,
         GC,
         RESTORE,
@@ -88,7 +89,7 @@ def _work(data_dir: Path | None, asked: dict[str, Any], stop: threading.Event) -
         way_out = (
             f"`{error.command}` has {error.place} to itself ({error.holder}); "
             "start a worker when that has ended"
-            if error.command in (GC, RESTORE)
+            if error.command in (GC, RESTORE, DATABASE_MOVE)
             else f"{error.place} already has a worker ({error.holder}); "
             "stop it, or `deltahub serve` that started it, before starting another"
         )
