@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 from support.containers.recipes import recipe
 from support.needed import lacking
@@ -52,6 +53,26 @@ def test_prometheus_takes_the_configuration_with_workers(promtool: str, tmp_path
     both = recipe("prometheus.yml").replace("rule_files:", f"{workers}rule_files:")
     check_configuration(promtool, both, tmp_path)
     assert "job_name: deltahub-workers" in workers  # as the rule for a worker that is down has it
+
+
+def test_prometheus_takes_the_configuration_of_the_compose_file(
+    promtool: str, tmp_path: Path
+) -> None:
+    document = yaml.safe_load((ROOT / "docker-compose.scale.yml").read_text())
+    configuration = document["configs"]["prometheus"]["content"]
+    check_configuration(promtool, configuration, tmp_path)
+    workers = {
+        name
+        for name, service in document["services"].items()
+        if service.get("command", [])[:2] == ["deltahub", "worker"]
+    }
+    jobs = {each["job_name"]: each for each in yaml.safe_load(configuration)["scrape_configs"]}
+    (found,) = jobs["deltahub-workers"]["dns_sd_configs"]
+    assert set(found["names"]) == workers
+    for name in workers:
+        address = document["services"][name]["environment"]["DELTAHUB_WORKER_METRICS_ADDRESS"]
+        assert address == f"0.0.0.0:{found['port']}"
+        assert f"'127.0.0.1', {found['port']}" in str(document["services"][name]["healthcheck"])
 
 
 def test_prometheus_takes_the_rules(promtool: str) -> None:
