@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 PY := .venv/bin/python
 STAMP := .venv/installed.stamp
 NATIVE := $(wildcard codecs/native/* codecs/native/*/* codecs/native/*/*/*)
-PAGES := server/deltahub/server/web/static/manifest.json
+PAGES := server/deltahub/server/web/static/made-of.sha256
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 # Hundreds of processes start in the tests; without bytecode each compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -53,6 +53,7 @@ $(STAMP): pyproject.toml constraints.txt $(NATIVE)
 # The files that browsers load. To install the package builds them, too.
 $(PAGES): $(wildcard server/frontend/*.* server/frontend/source/*) | $(STAMP)
 	PATH="$(CURDIR)/.venv/bin:$$PATH" $(PY) server/frontend/build_pages.py
+	touch $(PAGES)
 
 demo: install
 	$(PY) -m benchmarks.demo.run
