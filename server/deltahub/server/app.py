@@ -68,7 +68,8 @@ def create_app(
     app.state.monitoring = Monitoring(app.state.hub)
     errors.install(app)
     app.add_middleware(HuggingFaceDispatch, hugging_face=create_hugging_face_app(app.state.hub))
-    app.add_middleware(WebDispatch, web=create_web_app(app.state.hub))
+    web = create_web_app(app.state.hub, app.state.monitoring)
+    app.add_middleware(WebDispatch, web=web)
     app.add_middleware(Disconnects)
     public_url = app.state.hub.settings.public_url
     if public_url is not None:
