@@ -5,11 +5,12 @@ import {
   VisualMapComponent,
 } from "echarts/components";
 import { init, use } from "echarts/core";
+import { LabelLayout } from "echarts/features";
 import { CanvasRenderer } from "echarts/renderers";
 
 use([
   AriaComponent, BarChart, CanvasRenderer, DataZoomComponent, GridComponent, HeatmapChart,
-  LegendComponent, LineChart, ScatterChart, TooltipComponent, VisualMapComponent,
+  LabelLayout, LegendComponent, LineChart, ScatterChart, TooltipComponent, VisualMapComponent,
 ]);
 
 const UNITS = ["B", "kB", "MB", "GB", "TB", "PB", "EB"];
@@ -46,7 +47,7 @@ function draw(figure) {
     animation: false,
     aria: { enabled: true },
     color: ["#2f6feb", "#17a2a2", "#d9822b", "#8250df", "#6e7781"],
-    grid: { left: 8, right: 16, top: 32, bottom: 8, containLabel: true },
+    grid: { left: 8, right: 16, top: option.legend ? 32 : 12, bottom: 8, containLabel: true },
     textStyle: { color: text },
     ...option,
     legend: option.legend ? { textStyle: { color: text }, top: 0, left: 0, ...option.legend } : undefined,

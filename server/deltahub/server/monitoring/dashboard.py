@@ -75,7 +75,7 @@ class Dashboard:
 
     def overview(self) -> Overview:
         """Everything, and what needs attention. Waits for some seconds if queries are slow."""
-        condition, totals = self._condition.get(_WAIT_S), self._totals.get(_WAIT_S)
+        condition, totals = self.condition(), self.totals()
         known = Known(
             condition,
             totals,
@@ -88,6 +88,12 @@ class Dashboard:
             find(known), condition, totals, self.codecs(), self._families.get(_WAIT_S),
             known.coverage,
         )  # fmt: skip
+
+    def condition(self) -> Condition | None:
+        return self._condition.get(_WAIT_S)
+
+    def totals(self) -> HubTotals | None:
+        return self._totals.get(_WAIT_S)
 
     def codecs(self) -> list[NamedCodec] | None:
         """What each codec saves, the most first; None until all frames were counted once."""

@@ -118,11 +118,11 @@ SESSIONS: Final = Table(
 AUDIT: Final = Table(
     "audit",
     (
-        Column("id", "Event", "number"),
+        Column("id", "Event", "number", is_shown=False),
         Column("at", "When", "time", "at"),
         Column("user", "User"),
         Column("action", "Action"),
-        Column("target", "Target"),
+        Column("target", "Target", is_wide=True),
         Column("detail", "Details", is_wide=True),
     ),
     _events,

@@ -55,13 +55,14 @@ def show_choices(
     hub: HubDep,
     viewer: CallerDep,
     base: Annotated[str, Query(max_length=250)] = "",
+    models: Annotated[tuple[str, ...], Query()] = (),
 ) -> Response:
     """Show the part of a kind's form that depends on the base that was chosen."""
     template = pages_of(kind).choices if kind in {each.kind for each in askable()} else None
     if template is None:
         return Response(status_code=404)
     children = children_of(hub, viewer, base)
-    return render(request, hub, viewer, template, base=base, children=children, chosen=())
+    return render(request, hub, viewer, template, base=base, children=children, chosen=models)
 
 
 def children_of(hub: Hub, viewer: Caller | None, base: str) -> list[str]:
@@ -74,4 +75,10 @@ def children_of(hub: Hub, viewer: Caller | None, base: str) -> list[str]:
         if keys is None:
             return []
         found = search.search(session, viewer, keys=[keys], order="changed", limit=_MOST_CHILDREN)
-        return sorted(each.name for each in found.items if each.name != name)
+        names = {each.name for each in found.items if each.name != name}
+        # What was merged already is no fine-tune.
+        merges = keys_of_tag(session, viewer, f"base_model:merge:{name}")
+        if merges is not None:
+            merged = search.search(session, viewer, keys=[merges], limit=_MOST_CHILDREN)
+            names -= {each.name for each in merged.items}
+        return sorted(names)

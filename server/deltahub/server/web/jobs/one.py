@@ -32,7 +32,7 @@ _MOST_NUMBER: Final = 2**63 - 1
 # The name of the last event of a stream: the page loads what came of the job.
 _OVER: Final = "over"
 # A share of the job below which the time that is left cannot be told.
-_TOO_EARLY: Final = 0.02
+_TOO_EARLY: Final = 0.05
 
 
 @dataclass(frozen=True)
