@@ -5,12 +5,11 @@ import {
   VisualMapComponent,
 } from "echarts/components";
 import { init, use } from "echarts/core";
-import { LabelLayout } from "echarts/features";
 import { CanvasRenderer } from "echarts/renderers";
 
 use([
   AriaComponent, BarChart, CanvasRenderer, DataZoomComponent, GridComponent, HeatmapChart,
-  LabelLayout, LegendComponent, LineChart, ScatterChart, TooltipComponent, VisualMapComponent,
+  LegendComponent, LineChart, ScatterChart, TooltipComponent, VisualMapComponent,
 ]);
 
 const UNITS = ["B", "kB", "MB", "GB", "TB", "PB", "EB"];

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
-from sqlalchemy import func, select
+from sqlalchemy import exists, func, select
 from sqlalchemy.orm import aliased
 
+from deltahub.registry.catalog.lists.model_tags import MIN_BASE_SHARE
 from deltahub.registry.db.expressions import total
 from deltahub.registry.db.models import LineageEdge, Namespace, Repository, Revision
 from deltahub.registry.db.tables.quotas import RepositoryUsage
@@ -35,14 +36,18 @@ def largest_families(reg: Registry, limit: int = 20) -> list[Family]:
 
     Merges belong to no family, because they have many bases.
     """
-    child, parent = aliased(Repository), aliased(Repository)
+    child, parent, merged = aliased(Repository), aliased(Repository), aliased(LineageEdge)
     pairs = (
         select(parent.id.label("base_id"), child.id.label("model_id"))
         .select_from(LineageEdge)
         .join(child, child.head_id == LineageEdge.child_id)
         .join(Revision, Revision.id == LineageEdge.parent_id)
         .join(parent, parent.id == Revision.repository_id)
-        .where(LineageEdge.kind != "merge", parent.id != child.id)
+        .where(
+            parent.id != child.id,
+            (LineageEdge.origin == "declared") | (LineageEdge.share >= MIN_BASE_SHARE),
+            ~exists().where(merged.child_id == child.head_id, merged.kind == "merge"),
+        )
         .distinct()
         .subquery()
     )

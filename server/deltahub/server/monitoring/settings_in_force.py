@@ -1,11 +1,12 @@
 """The settings of all processes of a hub, without secrets."""
 
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
 from deltahub.registry.data_folder import WORKER
 from deltahub.registry.leases.processes import list_processes
-from deltahub.registry.settings import shown_settings
+from deltahub.registry.settings import ShownSetting, shown_settings
 from deltahub.server.hub import Hub
 
 
@@ -19,8 +20,8 @@ def settings_in_force(hub: Hub) -> dict[str, list[dict[str, Any]]]:
     }
     workers = [each for each in list_processes(hub.registry) if each.command == WORKER]
     for number, worker in enumerate(workers, 1):
-        told = worker.about.get("settings")
-        if isinstance(told, list):
-            name = "worker" if len(workers) == 1 else f"worker {number} on {worker.host}"
-            found[name] = told
+        name = "worker" if len(workers) == 1 else f"worker {number} on {worker.host}"
+        # A worker of another release may say it in another way.
+        with suppress(TypeError, KeyError):
+            found[name] = [asdict(ShownSetting(**each)) for each in worker.about["settings"]]
     return found

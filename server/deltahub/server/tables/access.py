@@ -135,5 +135,5 @@ AUDIT: Final = Table(
         Filter("until", "Until", is_date=True),
     ),
     ("No event matches", "Filters look for parts of words. Try fewer of them, or look further."),
-    about="Who did what, and when. A user of null is the operator's shell.",
+    about="Who did what, and when; without a user, the operator in a shell did it.",
 )

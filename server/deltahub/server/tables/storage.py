@@ -37,9 +37,9 @@ NAMESPACES: Final = Table(
         Column("repositories", "Models", "number", "repositories"),
         Column("stored_bytes", "Stored", "size", "stored"),
         Column("logical_bytes", "Files", "size", "logical"),
-        Column("limit_repositories", "Most models", "number"),
-        Column("limit_stored_bytes", "Most stored", "size"),
-        Column("limit_logical_bytes", "Most files", "size"),
+        Column("limit_repositories", "Most models", "number", is_shown=False),
+        Column("limit_stored_bytes", "Most stored", "size", is_shown=False),
+        Column("limit_logical_bytes", "Most files", "size", is_shown=False),
         Column("share", "Used", "percent"),
         Column("is_own", "Own limits", "flag"),
     ),
@@ -47,7 +47,7 @@ NAMESPACES: Final = Table(
     "-stored",
     (Filter("words", "Name"),),
     ("No namespace matches", "Try fewer letters of the name."),
-    about="What namespaces use and may use. A limit of null: there is none.",
+    about="What namespaces use, and what they may use.",
 )
 PACKS: Final = Table(
     "packs",

@@ -3,6 +3,7 @@
 A kind's folder, kinds/KIND (with _ for -), is found by its name: a new kind changes nothing here.
 
 - form.html: the fields of its form. Without it the form is made from the kind's arguments.
+- estimate.html: what a dry run has found, `estimate`. Without it that is shown as a list.
 - report.html: what its result says. Without it the result is shown as a list.
 - choices.html: a part of the form that depends on another field; see merge/form.html.
 - in __init__.py, REPORT_FILE: a file of the repository that the job made, which has the report;
@@ -32,6 +33,7 @@ class KindPages:
     about: str
     form: str | None
     choices: str | None
+    estimate: str | None
     report: str | None
     report_file: str | None
     report_type: type[BaseModel] | None
@@ -47,7 +49,8 @@ def pages_of(kind: str) -> KindPages:
     """The pages of a kind, whether or not it brings any."""
     folder = kind.replace("-", "_")
     place = files(_PACKAGE) / folder
-    found = {name for name in ("form", "choices", "report") if (place / f"{name}.html").is_file()}
+    names = ("form", "choices", "estimate", "report")
+    found = [name for name in names if (place / f"{name}.html").is_file()]
     templates = {name: f"kinds/{folder}/{name}.html" for name in found}
     module = import_module(f"{_PACKAGE}.{folder}") if (place / "__init__.py").is_file() else None
     arguments = KINDS.get(kind)
@@ -57,6 +60,7 @@ def pages_of(kind: str) -> KindPages:
         ((arguments.__doc__ if arguments else None) or "").partition("\n")[0],
         templates.get("form"),
         templates.get("choices"),
+        templates.get("estimate"),
         templates.get("report"),
         getattr(module, "REPORT_FILE", None),
         getattr(module, "Report", None),
