@@ -9,7 +9,7 @@ from sqlalchemy import func, select
 
 from deltahub.registry import Registry
 from deltahub.registry.db.models import utc_now
-from deltahub.registry.db.tables.history import HubHistory
+from deltahub.registry.db.tables.quotas import HubHistory
 from deltahub.registry.reports.history import (
     MOST_POINTS,
     HistoryWriter,

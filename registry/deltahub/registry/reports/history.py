@@ -13,9 +13,9 @@ from sqlalchemy import delete, func, select
 from deltahub.registry.db.expressions import total
 from deltahub.registry.db.models import Repository, utc_now
 from deltahub.registry.db.session import ReadSession, WriteSession
-from deltahub.registry.db.tables.history import HubHistory
 from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.db.tables.lists import RevisionFacts
+from deltahub.registry.db.tables.quotas import HubHistory
 from deltahub.registry.registry import Registry
 from deltahub.registry.reports.hub_totals import read_totals
 

@@ -10,7 +10,7 @@ import pytest
 
 from deltahub.registry.access import audit, tokens, users
 from deltahub.registry.db.models import Pack, utc_now
-from deltahub.registry.db.tables.history import HubHistory
+from deltahub.registry.db.tables.quotas import HubHistory
 from deltahub.registry.losses import findings
 from deltahub.registry.reports.history import HistoryWriter, Traffic, hour_of
 from deltahub.server.tables.all import TABLES
