@@ -3,23 +3,26 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 PY := .venv/bin/python
 STAMP := .venv/installed.stamp
 NATIVE := $(wildcard codecs/native/* codecs/native/*/* codecs/native/*/*/*)
-PAGES := $(wildcard server/frontend/*.* server/frontend/source/*)
+PAGES := server/deltahub/server/web/static/made-of.sha256
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 # Hundreds of processes start in the tests; without bytecode each compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test test-campaigns test-clients test-postgresql test-s3 test-operations \
+.PHONY: help install demo demo-web test test-campaigns test-clients test-postgresql test-s3 \
+	test-operations test-web \
 	check bench bench-pairs bench-codecs bench-merge clean fuzz fuzz-merge fuzz-coverage
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo    train a small base and three fine-tunes, push, pull, verify, print a table"
+	@echo "make demo-web  the same, and keeps the hub running, to look at in a browser"
 	@echo "make test    install and run the whole test suite"
 	@echo "make test-campaigns  kills, losses of power, lost packs and lost hubs by the hundred: five minutes"
 	@echo "make test-clients  unmodified Hugging Face clients against this hub: five minutes"
 	@echo "make test-postgresql  the registry on a PostgreSQL server of its own"
 	@echo "make test-s3  the hub on a SeaweedFS server of its own, or on TEST_S3_ENDPOINT"
 	@echo "make test-operations  the wheel, the image and the compose file without an engine, and the recipes of operations.md"
+	@echo "make test-web  the pages in a real browser: three minutes"
 	@echo "make check   ruff, mypy --strict, import-linter"
 	@echo "make bench   the codecs beside others, speed through the server, peak memory: an hour"
 	@echo "make bench-pairs   train the bases and fine-tunes of benchmarks/pairs.toml, once: two hours"
@@ -29,12 +32,12 @@ help:
 	@echo "make fuzz-coverage  how many of the decoders' lines tests/corpus reaches: half a minute"
 	@echo "make fuzz-merge     take what make fuzz found, and adds coverage, into tests/corpus"
 
-install: $(STAMP)
+install: $(STAMP) $(PAGES)
 
 # The compiler works beside pip's largest download. What is imported is compiled to bytecode then:
 # to do so with all that is installed takes a minute. The last line finds deltahub installed, and
 # adds what its [dev] asks for.
-$(STAMP): pyproject.toml constraints.txt $(NATIVE) $(PAGES)
+$(STAMP): pyproject.toml constraints.txt $(NATIVE)
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "DeltaHub needs Python 3.11 or newer: make PYTHON=/path/to/python3.11"; exit 1; }
 	test -x $(PY) || "$(PYTHON)" -m venv .venv
@@ -47,34 +50,47 @@ $(STAMP): pyproject.toml constraints.txt $(NATIVE) $(PAGES)
 	$(PIP) --no-compile -c constraints.txt 'deltahub[dev]'
 	touch $(STAMP)
 
-demo: $(STAMP)
+# The files that browsers load. To install the package builds them, too.
+$(PAGES): $(wildcard server/frontend/*.* server/frontend/source/*) | $(STAMP)
+	PATH="$(CURDIR)/.venv/bin:$$PATH" $(PY) server/frontend/build_pages.py
+	touch $(PAGES)
+
+demo: install
 	$(PY) -m benchmarks.demo.run
 
+demo-web: install
+	$(PY) -m benchmarks.demo.run --keep
+
 # Two processes for the two cores that the suite is meant for; both take from one list.
-test: $(STAMP) check
+test: install check
 	$(PY) -m pytest -n 2 --dist worksteal
 
 # Suites that take longer, or need more than Python: other people's clients, a database server.
 # Each has one test that tries it out in `make test`.
-test-campaigns: $(STAMP)
+test-campaigns: install
 	$(PY) -m pytest -n 2 --dist worksteal tests/campaigns
 
-test-postgresql: $(STAMP)
+test-postgresql: install
 	$(PY) -m pytest tests/postgresql
 
-test-s3: $(STAMP)
+test-s3: install
 	$(PY) -m pytest tests/s3
 
 # Builds the wheel and what the Dockerfile says, which takes four minutes, and runs both. The alert
 # rules are checked by promtool, from Debian's package.
-test-operations: $(STAMP)
+test-operations: install
 	$(PY) tests/support/service/promtool.py
 	$(PY) -m pytest tests/operations
 
 # Environments of five clients are made once, in .cache/clients: half a minute, 320 MB.
-test-clients: $(STAMP)
+test-clients: install
 	$(PY) tests/clients/environments.py
 	$(PY) -m pytest -n 2 --dist worksteal tests/clients
+
+# Pages in a real browser: Debian's Chromium, which is installed where it is missing.
+test-web: install
+	$(PY) tests/support/web/chromium.py
+	$(PY) -m pytest tests/web
 
 check: $(STAMP)
 	$(PY) -m ruff check .

@@ -2,7 +2,7 @@
 
 Merge the fine-tunes, and load each task with a stock client. Then back the hub up, lose it, restore
 it, and prove every model again. Everything lies in a temporary folder and runs on loopback; nothing
-stays behind.
+stays behind. `make demo-web` keeps the hub running until it is interrupted.
 """
 
 import argparse
@@ -26,6 +26,7 @@ NAMESPACE = "admin"
 # sake of readers may go at once.
 IMPATIENT = {"DELTAHUB_READ_LEASE_S": "0"}
 NEXT = """
+To look at this hub in a browser: make demo-web, which prints its address and keeps it running.
 To run the hub for real, and push a model of your own:
   .venv/bin/deltahub serve                 # prints an administrator's token once
   .venv/bin/deltahub login                 # asks for it
@@ -59,6 +60,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--models", type=Path, help="keep the trained models here and use them again"
+    )
+    parser.add_argument(
+        "--keep", action="store_true", help="keep the hub running at the end, to look at its pages"
     )
     parser.add_argument("--picture", type=Path, help="draw what was stored as an SVG file here")
     arguments = parser.parse_args()
@@ -95,6 +99,8 @@ def main() -> int:
             with EmbeddedHub(restored, log_path, token=hub.token) as hub:
                 for row in rows:
                     pull(hub, row, scratch / "cache of a new machine")
+                if arguments.keep:
+                    keep(hub)
         except HubFailed as exc:
             say(f"\nFAILED: {exc}")
             if log_path.exists():
@@ -107,6 +113,17 @@ def main() -> int:
         family = [Stored(row.name, row.size_bytes, row.stored_bytes) for row in rows]
         arguments.picture.write_text(draw_family(family, stored))
     return 0 if all(not row.faults for row in rows) else 1
+
+
+def keep(hub: EmbeddedHub) -> None:
+    """Let people look at the hub until they interrupt it, which ends the process."""
+    say(f"""
+The hub goes on at {hub.url}: open it in a browser.
+To see what an administrator sees, log in with the token
+  {hub.token}
+It ends, and its models are deleted, with Ctrl-C.""")
+    while True:
+        time.sleep(60)
 
 
 def say(text: str) -> None:

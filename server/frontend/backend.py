@@ -7,8 +7,9 @@ from scikit_build_core import build as native
 
 Settings = dict[str, Any] | None
 
-get_requires_for_build_sdist = native.get_requires_for_build_sdist
-build_sdist = native.build_sdist
+
+def get_requires_for_build_sdist(config_settings: Settings = None) -> list[str]:
+    return [*native.get_requires_for_build_sdist(config_settings), *build_pages.requirements()]
 
 
 def get_requires_for_build_wheel(config_settings: Settings = None) -> list[str]:
@@ -17,6 +18,11 @@ def get_requires_for_build_wheel(config_settings: Settings = None) -> list[str]:
 
 def get_requires_for_build_editable(config_settings: Settings = None) -> list[str]:
     return [*native.get_requires_for_build_editable(config_settings), *build_pages.requirements()]
+
+
+def build_sdist(sdist_directory: str, config_settings: Settings = None) -> str:
+    build_pages.build_if_needed()
+    return native.build_sdist(sdist_directory, config_settings)
 
 
 def build_wheel(

@@ -49,6 +49,7 @@ put(
 put("theme.js", await bundled("theme.js"));
 put("charts.js", await bundled("charts.js"));
 put("upload.js", await bundled("upload.js"));
+put("digest.js", await bundled("digest.js"));
 
 const own = await transform(source("app.css"), { loader: "css", minify: true, target: "es2022" });
 put("app.css", text("@tabler/core/dist/css/tabler.min.css").replace(/\/\*# sourceMapping.*?\*\//g, "") + own.code);

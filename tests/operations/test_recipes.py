@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RUN_HERE = {
     "aws-lifecycle", "aws-policy", "Caddyfile", "credentials", "database-move",
     "deltahub.service", "deltahub-gc.service", "deltahub-gc.timer", "nginx.conf", "prometheus.yml",
-    "scale-secrets",
+    "prometheus-workers.yml", "scale-secrets",
 }  # fmt: skip
 
 

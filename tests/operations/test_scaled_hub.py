@@ -11,8 +11,9 @@ from random import Random
 import pytest
 
 from support.containers.recipes import recipe
-from support.containers.scaled_hub import ScaledHub, scaled_hub
+from support.containers.scaled_hub import WORKERS, ScaledHub, scaled_hub, wait_for
 from support.models.model_folders import base_tensors, tuned_tensors, write_model
+from support.service.metrics import scrape
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -78,6 +79,11 @@ def test_what_was_acknowledged_survives_the_death_of_each_part(
     wait_for_merge(hub, models, "done")
     hub.run("pull", "admin/merged@tune0", "--to", "merged", cwd=models)
     hub.start("worker")
+    for name in WORKERS:
+        worker = hub.metrics_of(name)
+        wait_for(f"{worker.url}/healthz", hub.log(name))
+        assert "deltahub_job_duration_seconds_count" in scrape(worker).names
+        assert worker.call("GET", "/metrics").status == 401
 
     # The store dies during a push.
     (models / "large" / "more.bin").write_bytes(Random(2).randbytes(48 << 20))

@@ -73,6 +73,20 @@ def test_every_setting_in_the_files_is_one_that_the_hub_reads() -> None:
     assert named - known == set()
 
 
+def test_the_secret_of_the_scraper_and_the_form_of_the_log_are_the_operators_choice() -> None:
+    names = ("DELTAHUB_SERVER_METRICS_TOKEN", "DELTAHUB_LOG_FORMAT")
+
+    def passed(chosen: dict[str, str]) -> list[str]:
+        environment = compose.read(FILE, chosen)["hub"].values["environment"]
+        return [environment[name] for name in names]
+
+    token, log_format = passed({})
+    # What is passed on without a choice is valid, and counts as none.
+    assert ServerSettings(metrics_token=token).metrics_token is None
+    assert log_format == Settings.model_fields["log_format"].default
+    assert passed(dict(zip(names, ("a secret", "json"), strict=True))) == ["a secret", "json"]
+
+
 def test_a_stopping_hub_gets_the_time_that_its_settings_promise() -> None:
     hub = compose.read(FILE, {})["hub"]
     promised = int(hub.values["environment"]["DELTAHUB_SERVER_STOP_GRACE_S"])

@@ -5,7 +5,7 @@ from typing import Final
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import SettingsConfigDict
 
-from deltahub.registry.settings import EnvironmentSettings
+from deltahub.registry.monitoring.access import MetricsSettings
 from deltahub.server.connections.addresses import networks_of
 from deltahub.server.connections.hosts import names_in
 from deltahub.server.public_url import checked_public_url
@@ -13,7 +13,7 @@ from deltahub.server.public_url import checked_public_url
 _SECRET_LENGTH: Final = 32
 
 
-class ServerSettings(EnvironmentSettings):
+class ServerSettings(MetricsSettings):
     """The HTTP layer's settings. Arguments override environment variables."""
 
     model_config = SettingsConfigDict(env_prefix="DELTAHUB_SERVER_", frozen=True)
@@ -136,11 +136,6 @@ class ServerSettings(EnvironmentSettings):
         le=64,
         description="Server processes of this machine, which share its address.",
     )
-    metrics_token: str | None = Field(
-        default=None,
-        min_length=16,
-        description="Secret with which GET /metrics may be read, besides administrators' tokens.",
-    )
     has_embedded_worker: bool = Field(
         default=True, description="Start a worker process next to the server."
     )
@@ -160,7 +155,7 @@ class ServerSettings(EnvironmentSettings):
         default=30, ge=1, description="How long an idle connection is kept open."
     )
 
-    @field_validator("metrics_token", "signing_key", mode="before")
+    @field_validator("signing_key", mode="before")
     @classmethod
     def _none_if_empty(cls, secret: object) -> object:
         return secret or None

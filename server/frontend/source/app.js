@@ -1,8 +1,11 @@
 // What all pages do in the browser, beside htmx.
 
-// Libraries clear elements by innerHTML = "". Any other text needs a policy of its own.
+// Libraries clear elements by innerHTML = "", and workers are files of the hub. Nothing else passes.
 if (window.trustedTypes) {
-  trustedTypes.createPolicy("default", { createHTML: (text) => (text === "" ? text : null) });
+  trustedTypes.createPolicy("default", {
+    createHTML: (text) => (text === "" ? text : null),
+    createScriptURL: (url) => (url.startsWith("/-/assets/") ? url : null),
+  });
 }
 
 document.addEventListener("click", (event) => {

@@ -40,7 +40,7 @@ def test_a_rule_asks_for_what_a_hub_exports(
 ) -> None:
     expression = rule["expr"]
     names = set(re.findall(r"\bdeltahub_\w+", expression))
-    assert names or 'up{job="deltahub"}' in expression
+    assert names or re.search(r'up\{job="deltahub(-workers)?"\}', expression)
     assert names <= labels_of.keys()
     known = set().union(*(labels_of[name] for name in names)) | _ADDED
     for name, matchers in re.findall(r"\b(deltahub_\w+)\{([^}]*)\}", expression):

@@ -14,7 +14,9 @@ import pytest
 
 from deltahub.registry import Registry, Settings
 from deltahub.registry.data_folder import (
+    DATABASE_MOVE,
     GC,
+    RESTORE,
     SERVE_LOCK,
     WORKER,
     WORKER_LOCK,
@@ -174,16 +176,17 @@ def run(module: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     return forked.run("-m", module, *arguments, timeout_s=60)
 
 
-def test_beside_a_collection_that_wants_the_folder_for_itself_neither_hub_nor_worker_starts(
-    tmp_path: Path,
+@pytest.mark.parametrize("command", [GC, RESTORE, DATABASE_MOVE])
+def test_beside_a_command_that_wants_the_folder_for_itself_neither_hub_nor_worker_starts(
+    tmp_path: Path, command: str
 ) -> None:
     with Registry.open(Settings(data_dir=tmp_path / "data")) as reg, ExitStack() as stack:
         for name in (SERVE_LOCK, WORKER_LOCK):
-            stack.enter_context(DataFolderLock(reg.data_dir, name, GC))
+            stack.enter_context(DataFolderLock(reg.data_dir, name, command))
         for module in ("deltahub.server", "deltahub.workers"):
             refused = run(module, "--data-dir", reg.data_dir)
             assert refused.returncode == 3
-            assert f"`deltahub gc` has the data folder {reg.data_dir} to itself" in refused.stderr
+            assert f"`{command}` has the data folder {reg.data_dir} to itself" in refused.stderr
             assert f"process {os.getpid()}" in refused.stderr
             assert "another" not in refused.stderr
 

@@ -22,6 +22,7 @@ import yaml
 from support.containers import compose
 from support.containers.compose import Service
 from support.needed import lacking
+from support.service.hub import Hub
 from support.service.postgresql import PostgreSQL
 from support.service.seaweedfs import KEY, SECRET, SeaweedFS
 
@@ -59,7 +60,7 @@ class ScaledHub:
 
     def up(self) -> None:
         """Start all parts, and wait until the balancer has a server that is ready."""
-        self.ports = {name: _free_port() for name in (*SERVERS, "balancer")}
+        self.ports = {name: _free_port() for name in (*SERVERS, *WORKERS, "balancer")}
         self.database.start()
         self.store.start()
         for name in SERVERS:
@@ -109,6 +110,11 @@ class ScaledHub:
             return {"PATH": os.environ["PATH"], "HOME": str(self.place), **found}
         if name in SERVERS:
             found |= {"DELTAHUB_HOST": "127.0.0.1", "DELTAHUB_PORT": str(self.ports[name])}
+        if name in WORKERS:
+            # Both listen on the same port, because each has a container of its own.
+            shared = found["DELTAHUB_WORKER_METRICS_ADDRESS"]
+            assert shared.startswith("0.0.0.0:")
+            found["DELTAHUB_WORKER_METRICS_ADDRESS"] = f"127.0.0.1:{self.ports[name]}"
         found |= {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
         return {
             "PATH": os.environ["PATH"],
@@ -116,6 +122,11 @@ class ScaledHub:
             "DELTAHUB_DATA_DIR": str(self.place / name),
             **found,
         }
+
+    def metrics_of(self, worker: str) -> Hub:
+        """Where a worker is scraped, with the secret that Prometheus has."""
+        secret = self.environment(worker)["DELTAHUB_SERVER_METRICS_TOKEN"]
+        return Hub(f"http://127.0.0.1:{self.ports[worker]}", secret, self.place / worker)
 
     def run(self, *arguments: str, cwd: Path, must: bool = True) -> subprocess.Popen[str]:
         """A command of our client, with an empty cache, through the balancer."""

@@ -14,6 +14,7 @@ import click
 if TYPE_CHECKING:
     from deltahub.registry.leases.locks import Held
     from deltahub.registry.registry import Registry
+    from deltahub.workers.metrics import MetricsPort
     from deltahub.workers.settings import WorkerSettings
 
 
@@ -27,9 +28,18 @@ if TYPE_CHECKING:
     "--queues", help="Run only these jobs: io (what was pushed), cpu, gpu; separated by commas."
 )
 @click.option("--device", help="Where models run: cpu, cuda:0 and so on; by default auto.")
+@click.option(
+    "--metrics",
+    metavar="HOST:PORT",
+    help="Answer GET /metrics, for Prometheus, and GET /healthz there; by default nowhere.",
+)
 @click.option("--with-parent", is_flag=True, hidden=True, help="End when standard input ends.")
 def worker(
-    data_dir: Path | None, queues: str | None, device: str | None, with_parent: bool
+    data_dir: Path | None,
+    queues: str | None,
+    device: str | None,
+    metrics: str | None,
+    with_parent: bool,
 ) -> None:
     """Run the hub's background jobs until stopped.
 
@@ -48,12 +58,13 @@ def worker(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     os.umask(0o077)  # for the files that DBOS and SQLite make
-    asked = {"queues": queues, "device": device}
+    asked = {"queues": queues, "device": device, "metrics_address": metrics}
     _work(data_dir, {name: value for name, value in asked.items() if value is not None}, stop)
 
 
 def _work(data_dir: Path | None, asked: dict[str, Any], stop: threading.Event) -> None:
     from deltahub.registry.data_folder import (
+        DATABASE_MOVE,
         EXIT_BUSY,
         GC,
         RESTORE,
@@ -73,6 +84,7 @@ def _work(data_dir: Path | None, asked: dict[str, Any], stop: threading.Event) -
     chosen: dict[str, Any] = {} if data_dir is None else {"data_dir": data_dir}
     settings = Settings(**chosen)
     log_to_stderr(LogFormatter("worker", settings.log_format))
+    metrics = _metrics_port(worker_settings)
     cannot_open = f"cannot open the data folder {settings.data_dir.resolve()}"
     try:
         registry = Registry.open(settings)
@@ -85,7 +97,7 @@ def _work(data_dir: Path | None, asked: dict[str, Any], stop: threading.Event) -
             "settings": [asdict(each) for each in shown_settings(worker_settings)],
         }
         with together(registry, WORKER_LOCK, WORKER, about, _end) as held:
-            status = _run(registry, worker_settings, held, stop)
+            status = _run(registry, worker_settings, metrics, held, stop)
         # Unfinished jobs block in threads that cannot be joined.
         logging.shutdown()
         os._exit(status)
@@ -93,7 +105,7 @@ def _work(data_dir: Path | None, asked: dict[str, Any], stop: threading.Event) -
         way_out = (
             f"`{error.command}` has {error.place} to itself ({error.holder}); "
             "start a worker when that has ended"
-            if error.command in (GC, RESTORE)
+            if error.command in (GC, RESTORE, DATABASE_MOVE)
             else f"{error.place} already has a worker ({error.holder}); "
             "stop it, or `deltahub serve` that started it, before starting another"
         )
@@ -104,8 +116,25 @@ def _work(data_dir: Path | None, asked: dict[str, Any], stop: threading.Event) -
         raise click.ClickException(f"{cannot_open}: {error}") from error
 
 
+def _metrics_port(settings: "WorkerSettings") -> "MetricsPort | None":
+    """Bind the address for metrics, before anything is opened or made."""
+    if settings.metrics_host_and_port is None:
+        return None
+    from deltahub.registry.monitoring.access import MetricsSettings
+    from deltahub.workers.metrics import CannotListen, MetricsPort
+
+    try:
+        return MetricsPort(*settings.metrics_host_and_port, MetricsSettings().metrics_token)
+    except CannotListen as error:
+        raise click.ClickException(str(error)) from error
+
+
 def _run(
-    registry: "Registry", settings: "WorkerSettings", held: "Held", stop: threading.Event
+    registry: "Registry",
+    settings: "WorkerSettings",
+    metrics: "MetricsPort | None",
+    held: "Held",
+    stop: threading.Event,
 ) -> int:
     """Run jobs until `stop` is set; the exit status of the process, which must end then."""
     from deltahub.registry.errors import RegistryError
@@ -115,14 +144,20 @@ def _run(
     from deltahub.workers.jobs.kinds import KINDS
 
     log = logging.getLogger(__name__)
+    measures = MeasuresFile(registry)
     try:
+        if metrics is None:
+            measures.start()
+        else:
+            # Prometheus must not get the same counts from the server of this data folder, too.
+            measures.forget()
+            metrics.serve(registry.measures)
         engine = Engine(registry, settings, KINDS, held.id, held.mark_looked)
         engine.start()
-        measures = MeasuresFile(registry)
-        measures.start()
         log.info("worker is ready")
         engine.run(stop)
-        measures.write()
+        if metrics is None:
+            measures.write()
     except RegistryError as error:
         log.error("the worker gives up; whoever started it may start it again: %s", error)
         return 1

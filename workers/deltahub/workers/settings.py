@@ -1,10 +1,18 @@
 """Settings of the worker process, with units and defaults, read from DELTAHUB_WORKER_*."""
 
+import re
+from typing import Final
+
 from pydantic import Field, field_validator
 from pydantic_settings import SettingsConfigDict
 
 from deltahub.registry.jobs import queue
 from deltahub.registry.settings import EnvironmentSettings
+
+_ADDRESS: Final = re.compile(
+    r"(?P<host>\[[0-9A-Fa-f:.]+\]|[0-9A-Za-z._-]+):(?P<port>[0-9]{1,5})", re.ASCII
+)
+_LAST_PORT: Final = 65535
 
 
 class WorkerSettings(EnvironmentSettings):
@@ -58,6 +66,22 @@ class WorkerSettings(EnvironmentSettings):
         default=259200.0, ge=0, description="How long such a job is repeated before it fails."
     )
 
+    metrics_address: str | None = Field(
+        default=None,
+        description="HOST:PORT at which GET /metrics and GET /healthz are answered; by default"
+        " nowhere.",
+    )
+
+    @field_validator("metrics_address")
+    @classmethod
+    def _check_metrics_address(cls, value: str | None) -> str | None:
+        if not value:
+            return None
+        found = _ADDRESS.fullmatch(value)
+        if found is None or int(found["port"]) > _LAST_PORT:
+            raise ValueError("write HOST:PORT, such as 127.0.0.1:8378 or [::1]:8378")
+        return value
+
     @field_validator("queues")
     @classmethod
     def _check_queues(cls, value: str) -> str:
@@ -69,6 +93,11 @@ class WorkerSettings(EnvironmentSettings):
     @property
     def queue_names(self) -> list[str]:
         return _names(self.queues)
+
+    @property
+    def metrics_host_and_port(self) -> tuple[str, int] | None:
+        found = _ADDRESS.fullmatch(self.metrics_address or "")
+        return None if found is None else (found["host"].strip("[]"), int(found["port"]))
 
     @property
     def n_turns(self) -> dict[str, int]:

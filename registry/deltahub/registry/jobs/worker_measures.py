@@ -1,7 +1,7 @@
 """What a worker has counted, in a file of the data folder that a server on it shows.
 
 So nobody has to reach another port, and a worker that the server starts again counts from zero, as
-a process of its own would. Of a worker on another machine, the server shows the jobs alone.
+a process of its own would. A worker that is scraped itself, as on another machine, has no file.
 """
 
 import logging
@@ -49,6 +49,11 @@ class MeasuresFile:
                 log.debug("%s cannot be written: %s", FILE, error)
                 return
             self._written = text
+
+    def forget(self) -> None:
+        """Delete the file that an earlier worker wrote, so that no server shows it."""
+        with suppress(OSError):
+            self._path.unlink(missing_ok=True)
 
     def _run(self) -> None:
         pause = threading.Event()

@@ -14,18 +14,18 @@ from prometheus_client.registry import Collector
 
 from deltahub.registry.jobs.worker_measures import read_measures
 from deltahub.registry.leases.signs_of_life import worker_seen_at
+from deltahub.registry.monitoring.families import gauge
+from deltahub.registry.monitoring.of_processes import process_families
 from deltahub.registry.reports.codec_totals import CodecCount
 from deltahub.registry.reports.hub_totals import HubTotals, read_totals
 from deltahub.server.hub import Hub
 from deltahub.server.monitoring.dashboard import Dashboard
-from deltahub.server.monitoring.families import gauge
 from deltahub.server.monitoring.of_hub import (
     Condition,
     codec_families,
     condition_families,
     total_families,
 )
-from deltahub.server.monitoring.of_processes import process_families
 from deltahub.server.monitoring.of_server import Watched, server_families
 from deltahub.server.monitoring.readiness import Readiness
 from deltahub.server.monitoring.refreshed import Refreshed

@@ -8,9 +8,9 @@ from prometheus_client.core import Metric
 
 from deltahub.codecs.registry import BY_NUMBER
 from deltahub.registry.jobs.health import Problem
+from deltahub.registry.monitoring.families import gauge
 from deltahub.registry.reports.codec_totals import CodecTotal
 from deltahub.registry.reports.hub_totals import HubTotals
-from deltahub.server.monitoring.families import gauge
 
 # Always shown, so that an alert sees the first finding come.
 _FINDINGS: Final = ("pack", "copy", "landing", "xorb", "tensor")

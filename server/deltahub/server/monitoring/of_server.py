@@ -7,11 +7,11 @@ from typing import Final
 
 from prometheus_client.core import InfoMetricFamily, Metric
 
+from deltahub.registry.monitoring.families import counter, gauge, histogram
 from deltahub.registry.reports.hub_totals import connections_in_use
 from deltahub.server.connections.exchanges import Exchanges
 from deltahub.server.connections.limits import ConnectionLimits
 from deltahub.server.hub import Hub
-from deltahub.server.monitoring.families import counter, gauge, histogram
 from deltahub.server.monitoring.requests import BOUNDS_S, RequestCounts
 from deltahub.server.streaming.client_slots import FairQueue
 

@@ -141,7 +141,9 @@ def worker_supervisor(data_dir: Path, restart_max_s: float, stop_grace_s: float)
     return Supervisor(
         "worker",
         "deltahub.workers",
-        ["--data-dir", str(data_dir)],
+        # The server shows its counts. A setting DELTAHUB_WORKER_METRICS_ADDRESS is for workers that
+        # run apart.
+        ["--data-dir", str(data_dir), "--metrics", ""],
         restart_max_s=restart_max_s,
         stop_grace_s=stop_grace_s,
     )

@@ -9,7 +9,7 @@ from starlette.responses import RedirectResponse, Response
 from deltahub.server.hub import Hub
 from deltahub.server.monitoring.metrics import Monitoring
 from deltahub.server.web import assets, errors, forms, home
-from deltahub.server.web.account import login
+from deltahub.server.web.account import login, new_model
 from deltahub.server.web.admin import pages as admin
 from deltahub.server.web.dispatch import ELSEWHERE
 from deltahub.server.web.headers import PageHeaders
@@ -17,7 +17,7 @@ from deltahub.server.web.jobs import pages as jobs
 from deltahub.server.web.model import overview
 
 # In order: the first route that matches answers. Models come last, as their names match most.
-_MODULES: Final = (home, login, *jobs.MODULES, *admin.MODULES, overview)
+_MODULES: Final = (home, login, new_model, *jobs.MODULES, *admin.MODULES, overview)
 
 
 def create_web_app(hub: Hub, monitoring: Monitoring) -> FastAPI:

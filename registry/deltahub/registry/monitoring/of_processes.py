@@ -6,7 +6,7 @@ from typing import Final, TypeVar
 from prometheus_client.core import Metric
 
 from deltahub.registry.measures import JOB_BOUNDS_S, OPERATION_BOUNDS_S, Labels, Numbers
-from deltahub.server.monitoring.families import counter, histogram
+from deltahub.registry.monitoring.families import counter, histogram
 
 V = TypeVar("V")
 

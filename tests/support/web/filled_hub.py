@@ -1,0 +1,106 @@
+"""A hub like one that a team has used for a while: a family of models, a merge, and many others."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from benchmarks.scale.run import fill
+from deltahub.registry import Registry, Settings
+from deltahub.registry.access import tokens, users
+from support.models.model_folders import base_tensors, tuned_tensors, write_model
+from support.service.hub import ServedHub, served_hub
+
+N_GENERATED: Final = 2000
+_CARD: Final = """---
+license: apache-2.0
+language: en
+tags: [demonstration, text]
+pipeline_tag: text-generation
+{more}---
+# {title}
+
+A small model, trained on *poems*. It shows what a card may have:
+
+| task | accuracy |
+|---|---:|
+| rhyme | 0.81 |
+| metre | 0.77 |
+
+- [x] trained
+- [ ] evaluated by somebody else
+
+```python
+from transformers import AutoModel
+model = AutoModel.from_pretrained("{name}")
+```
+"""
+
+
+@dataclass
+class FilledHub:
+    """hub: the running server with its worker. token: of the administrator."""
+
+    hub: ServedHub
+    token: str
+    guest_token: str  # of a user who is a member of nothing
+
+    @property
+    def url(self) -> str:
+        return self.hub.url
+
+
+@contextmanager
+def filled_hub(folder: Path, *, n_generated: int = N_GENERATED) -> Iterator[FilledHub]:
+    """Start a hub, push a family of trained models, and merge two of them.
+
+    n_generated: further repositories, with a card each.
+    """
+    data, models = folder / "data", folder / "models"
+    torch.set_num_threads(1)
+    _write_family(models)
+    token = fill(data, n_generated, folder)
+    with Registry.open(Settings(data_dir=data)) as reg:
+        users.create_user(reg, "ida")
+        guest = tokens.create_token(reg, "ida", "write", "tests")
+    with served_hub(data, token=token) as hub:
+        for name in ("base", "haiku", "sonnet", "limerick"):
+            options = [] if name == "base" else ["--base", "admin/base"]
+            private = ["--private"] if name == "limerick" else []
+            run(hub, token, models, "push", name, f"admin/{name}", *options, *private)
+        run(
+            hub, token, models, "merge", "emr", "--base", "admin/base", "admin/haiku",
+            "admin/sonnet", "--name", "admin/poems",
+        )  # fmt: skip
+        yield FilledHub(hub, token, guest)
+
+
+def run(hub: ServedHub, token: str, cwd: Path, *arguments: str) -> str:
+    """A command of our client, which must succeed."""
+    code = "from deltahub.client.cli.main import main; main()"
+    environment = {
+        "PATH": "/usr/bin:/bin", "HOME": str(cwd), "DELTAHUB_URL": hub.url,
+        "DELTAHUB_TOKEN": token, "DELTAHUB_CACHE": str(cwd / "cache"),
+    }  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], cwd=cwd, env=environment, text=True,
+        capture_output=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, (arguments, done.stdout, done.stderr)
+    return done.stdout
+
+
+def _write_family(models: Path) -> None:
+    folders = {"base": base_tensors()}
+    for name, rate in (("haiku", 1e-4), ("sonnet", 2e-4), ("limerick", 3e-4)):
+        folders[name] = tuned_tensors(rate)
+    for name, tensors in folders.items():
+        folder = write_model(models / name, tensors)
+        more = "" if name == "base" else "base_model: admin/base\n"
+        card = _CARD.format(title=name.title(), name=f"admin/{name}", more=more)
+        (folder / "README.md").write_text(card)
