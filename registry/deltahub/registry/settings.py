@@ -1,12 +1,13 @@
 """All settings with units and defaults, read once from environment variables DELTAHUB_*."""
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
 import click
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -15,6 +16,8 @@ from deltahub.codecs.protocol import Effort
 MIB = 1 << 20
 GIB = 1 << 30
 DAY_S = 86400
+# Settings of these names are secrets, besides those of the type SecretStr.
+_SECRET_ENDS = ("_token", "_secret", "_password", "_signing_key")
 
 
 class WrongSetting(click.ClickException):
@@ -34,6 +37,36 @@ class EnvironmentSettings(BaseSettings):
             prefix = self.model_config.get("env_prefix", "")
             faults = [_named_fault(prefix, each) for each in error.errors()]
             raise WrongSetting("; ".join(faults)) from None  # its text has secrets
+
+
+@dataclass(frozen=True)
+class ShownSetting:
+    """A setting as it is in force, for people. value, default: as text; a secret's is hidden."""
+
+    variable: str
+    value: str | None
+    default: str | None
+    about: str
+    is_changed: bool
+    is_secret: bool
+
+
+def shown_settings(settings: EnvironmentSettings) -> list[ShownSetting]:
+    """All settings of a process, in the order of its class. No secret is among their texts."""
+    prefix = settings.model_config.get("env_prefix", "")
+    shown = []
+    for name, field in type(settings).model_fields.items():
+        value = getattr(settings, name)
+        is_secret = isinstance(value, SecretStr) or name.endswith(_SECRET_ENDS)
+        text = None if value is None else "set" if is_secret else _printable(value)
+        default = None if field.default is None else _printable(field.default)
+        shown.append(
+            ShownSetting(
+                f"{prefix}{name}".upper(), text, default, field.description or "",
+                value != field.default, is_secret,
+            )
+        )  # fmt: skip
+    return shown
 
 
 def _named_fault(prefix: str, error: ErrorDetails) -> str:

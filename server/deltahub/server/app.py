@@ -29,6 +29,7 @@ from deltahub.server.routes import (
     tensors,
     uploads,
 )
+from deltahub.server.routes.admin import reports
 from deltahub.server.schemas.base import ErrorOut
 from deltahub.server.settings import ServerSettings
 from deltahub.server.streaming.disconnects import Disconnects
@@ -46,7 +47,7 @@ answers 404, as if it did not exist.
 
 _ROUTERS = (
     system, quotas, repositories, revisions, history, info, files, rebuilding, uploads, tensors,
-    jobs,
+    jobs, reports,
 )  # fmt: skip
 
 
@@ -68,7 +69,8 @@ def create_app(
     app.state.monitoring = Monitoring(app.state.hub)
     errors.install(app)
     app.add_middleware(HuggingFaceDispatch, hugging_face=create_hugging_face_app(app.state.hub))
-    app.add_middleware(WebDispatch, web=create_web_app(app.state.hub))
+    web = create_web_app(app.state.hub, app.state.monitoring)
+    app.add_middleware(WebDispatch, web=web)
     app.add_middleware(Disconnects)
     public_url = app.state.hub.settings.public_url
     if public_url is not None:

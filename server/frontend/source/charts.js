@@ -46,7 +46,7 @@ function draw(figure) {
     animation: false,
     aria: { enabled: true },
     color: ["#2f6feb", "#17a2a2", "#d9822b", "#8250df", "#6e7781"],
-    grid: { left: 8, right: 16, top: 32, bottom: 8, containLabel: true },
+    grid: { left: 8, right: 16, top: option.legend ? 32 : 12, bottom: 8, containLabel: true },
     textStyle: { color: text },
     ...option,
     legend: option.legend ? { textStyle: { color: text }, top: 0, left: 0, ...option.legend } : undefined,

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import threading
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -75,7 +76,7 @@ def _work(data_dir: Path | None, asked: dict[str, Any], stop: threading.Event) -
     from deltahub.registry.leases.locks import together
     from deltahub.registry.logs import LogFormatter, log_to_stderr
     from deltahub.registry.registry import Registry
-    from deltahub.registry.settings import Settings
+    from deltahub.registry.settings import Settings, shown_settings
     from deltahub.registry.storage.base import StoreError
     from deltahub.workers.settings import WorkerSettings
 
@@ -90,7 +91,11 @@ def _work(data_dir: Path | None, asked: dict[str, Any], stop: threading.Event) -
     except (RegistryError, StoreError, OSError) as error:
         raise click.ClickException(f"{cannot_open}: {error}") from error
     try:
-        about = {"queues": worker_settings.queue_names, "device": worker_settings.device}
+        about = {
+            "queues": worker_settings.queue_names,
+            "device": worker_settings.device,
+            "settings": [asdict(each) for each in shown_settings(worker_settings)],
+        }
         with together(registry, WORKER_LOCK, WORKER, about, _end) as held:
             status = _run(registry, worker_settings, metrics, held, stop)
         # Unfinished jobs block in threads that cannot be joined.

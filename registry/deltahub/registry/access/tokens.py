@@ -65,14 +65,17 @@ def list_tokens(reg: Registry, user_name: str | None = None) -> list[TokenInfo]:
         ]
 
 
-def revoke_token(reg: Registry, token_id: int) -> None:
-    """Delete a token. Links and claims signed for it become invalid at once too; NotFound."""
+def revoke_token(reg: Registry, token_id: int, *, by: Caller | None = None) -> None:
+    """Delete a token. Links and claims signed for it become invalid at once too; NotFound.
+
+    by: who does it, for the audit log; None: the operator's shell.
+    """
     with reg.db.write() as session:
         token = session.get(Token, token_id)
         if token is None:
             raise NotFound(f"there is no token {token_id}; `deltahub user token list` shows them")
         user = session.get_one(User, token.user_id)
-        audit.append(session, None, "token.revoke", user.name, {"token_id": token.id})
+        audit.append(session, by, "token.revoke", user.name, {"token_id": token.id})
         session.delete(token)
 
 

@@ -3,7 +3,7 @@
 from sqlalchemy import func, select
 
 from deltahub.registry.access import audit
-from deltahub.registry.access.caller import ANONYMOUS
+from deltahub.registry.access.caller import ANONYMOUS, Caller
 from deltahub.registry.db.models import Membership, Namespace, User
 from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.errors import InvalidName, InvalidRequest, NameTaken, NotFound
@@ -11,11 +11,16 @@ from deltahub.registry.names import RESERVED_NAMESPACES, quoted, validate_name
 from deltahub.registry.registry import Registry
 
 
-def create_user(reg: Registry, name: str, *, is_admin: bool = False) -> User:
-    """A new user, with a namespace of the same name; InvalidName, NameTaken."""
+def create_user(
+    reg: Registry, name: str, *, is_admin: bool = False, by: Caller | None = ANONYMOUS
+) -> User:
+    """A new user, with a namespace of the same name; InvalidName, NameTaken.
+
+    by: who makes it, for the audit log; None: the operator's shell.
+    """
     validate_name(name, "user")
     with reg.db.write() as session:
-        return add_user(session, name, is_admin=is_admin)
+        return add_user(session, name, is_admin=is_admin, by=by)
 
 
 def list_users(reg: Registry) -> list[User]:
@@ -32,13 +37,15 @@ def user_named(session: ReadSession, name: str) -> User:
     return user
 
 
-def add_user(session: WriteSession, name: str, *, is_admin: bool) -> User:
+def add_user(
+    session: WriteSession, name: str, *, is_admin: bool, by: Caller | None = ANONYMOUS
+) -> User:
     namespace = add_namespace(session, name, "user")
     user = User(name=name, is_admin=is_admin)
     session.add(user)
     session.flush()
     session.add(Membership(namespace_id=namespace.id, user_id=user.id, role="admin"))
-    audit.append(session, ANONYMOUS, "user.create", name, {"is_admin": is_admin})
+    audit.append(session, by, "user.create", name, {"is_admin": is_admin})
     return user
 
 

@@ -1,7 +1,7 @@
 """`deltahub gc` and `deltahub fsck`, for operators."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import datetime
 from functools import partial
@@ -17,23 +17,15 @@ from deltahub.registry.maintenance import clock
 from deltahub.registry.maintenance.fsck import run
 from deltahub.registry.maintenance.fsck.findings import CODES
 from deltahub.registry.maintenance.gc.apply import Outcome, apply_gc
-from deltahub.registry.maintenance.gc.plan import Item, Plan, plan_gc
+from deltahub.registry.maintenance.gc.plan import Plan, plan_gc
 from deltahub.registry.maintenance.gc.settle import suspect_everything
+from deltahub.registry.maintenance.gc.summary import WHY, lines_of
 from deltahub.registry.maintenance.repair.judge import Repaired
 from deltahub.registry.maintenance.repair.run import repair
 from deltahub.registry.retention.rules import tidy
 from deltahub.registry.settings import Settings
 from deltahub.registry.sizes import human_size
 
-_WHY = {
-    "ref removed": "a branch or tag was removed",
-    "squashed": "history was squashed",
-    "file deleted": "files were deleted from all history",
-    "pruned": "old revisions were pruned",
-    "repository deleted": "a repository was deleted",
-    "never committed": "no commit named them in time",
-    "replaced": "a smaller form replaced them, or no commit named them in time",
-}
 _MOST_RULES = 10  # repositories with due rules that a plan names
 _CODES = "\n".join(f"  {code}: {meaning}" for code, meaning in CODES.items())
 
@@ -228,34 +220,16 @@ def _repair_lines(repaired: Repaired) -> Iterator[str]:
 
 
 def plan_lines(plan: Plan, *, delete_unknown: bool = False) -> Iterator[str]:
-    unknown = "to delete" if delete_unknown else "reported only: --delete-unknown deletes them"
-    rows: tuple[tuple[str, int, int | None], ...] = (
-        ("expired uploads to delete", *_sum(plan.uploads)),
-        ("expired xorbs to delete", *_sum(plan.xorbs)),
-        ("dropped revisions to forget", len(plan.revisions), None),
-        ("files that no revision lists", len(plan.files), None),
-        ("tensors that nothing needs", len(plan.tensors), plan.tensor_bytes),
-        ("packs never finished, to condemn", *_sum(plan.abandoned)),
-        ("empty packs to condemn", *_sum(plan.condemn)),
-        ("packs to write anew without their dead bytes", *_sum(plan.repack)),
-        ("condemned packs to delete", *_sum(plan.delete)),
-        ("second copies that are not needed, to delete", *_sum(plan.copies)),
-        ("leftover local files to delete", *_sum(plan.leftovers)),
-        ("puts of dead processes to end", *_sum(plan.unfinished)),
-        ("ends of uploads by dead processes to delete", *_sum(plan.tails)),
-        ("unnamed bases, kept because differences need them", plan.anchors, plan.anchor_bytes),
-        ("packs with too few dead bytes to write anew", *_sum(plan.sparse)),
-        (f"objects that no row knows, {unknown}", *_sum(plan.unknown)),
-    )
     for due in plan.rules[:_MOST_RULES]:
         yield (
             f"dropped by the rule of {due.of} first, {due.repository}: {due.revisions} revisions"
         )
     if len(plan.rules) > _MOST_RULES:
         yield f"dropped by rules in {len(plan.rules) - _MOST_RULES} more repositories"
-    yield from (f"{text}: {count}{_bytes(size)}" for text, count, size in rows if count)
+    for line in lines_of(plan, delete_unknown=delete_unknown):
+        yield f"{line.text}: {line.n}{_bytes(line.n_bytes)}"
     for why, size in plan.reasons.items():
-        yield f"because {_WHY[why]}: {human_size(size)}"
+        yield f"because {WHY[why]}: {human_size(size)}"
     for item in plan.waiting:
         until = datetime.fromisoformat(item.until)
         # Revisions and files have no bytes: tensors and uploads, in lines of their own, have.
@@ -272,11 +246,6 @@ def plan_lines(plan: Plan, *, delete_unknown: bool = False) -> Iterator[str]:
 
 def _bytes(size: int | None) -> str:
     return "" if size is None else f" ({human_size(size)})"
-
-
-def _sum(items: Sequence[Item]) -> tuple[int, int]:
-    """(number of items, their bytes)."""
-    return len(items), sum(item.size_bytes for item in items)
 
 
 def _outcome_lines(outcome: Outcome) -> Iterator[str]:

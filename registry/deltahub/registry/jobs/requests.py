@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import and_, or_, select
+from sqlalchemy import and_, func, or_, select
 
 from deltahub.registry.access.caller import Caller, require_writer
 from deltahub.registry.access.permissions import allowed, full_name
+from deltahub.registry.db.columns import UtcDateTime
 from deltahub.registry.db.models import Repository, User, utc_now
+from deltahub.registry.db.paging.keyset import Asked, Page, read_page
 from deltahub.registry.db.session import ReadSession, note_job_change
 from deltahub.registry.db.tables.jobs import Job, JobLine
 from deltahub.registry.errors import InvalidRequest, JobFailed, JobNotFound, RegistryError
@@ -39,6 +41,8 @@ class JobInfo:
     attempts: int  # those that failed and were repeated
     retry_at: datetime | None
     waits_for: str | None
+    queue: str  # io, cpu or gpu
+    size_bytes: int  # to read, as estimated when it was made
     repository: str | None
     user: str | None
     created_at: datetime
@@ -84,10 +88,11 @@ def list_jobs(
     limit: int = 100,
     before: str | None = None,
     kind: str | None = None,
+    user: str | None = None,
 ) -> list[JobInfo]:
-    """The caller's jobs, newest first; all jobs for a superuser. state, kind: only of this one.
+    """The caller's jobs, newest first; all jobs for a superuser.
 
-    before: the id of the last job of an earlier page.
+    state, kind, user: only of this one. before: the id of the last job of an earlier page.
     """
     if state is not None and state not in queue.STATES:
         raise InvalidRequest(f"{quoted(state)} is no state: one of {', '.join(queue.STATES)}")
@@ -102,6 +107,8 @@ def list_jobs(
         return []
     if not caller.is_superuser:
         query = query.where(Job.user_id == caller.user_id)
+    if user is not None:
+        query = query.where(Job.user_id.in_(select(User.id).where(User.name == user)))
     with reg.db.read() as session:
         if before is not None:
             last = visible_job(session, caller, before)
@@ -111,6 +118,31 @@ def list_jobs(
             )
             query = query.where(is_older)
         return [_info(reg, session, job) for job in session.scalars(query)]
+
+
+def page_of_jobs(
+    reg: Registry, caller: Caller, asked: Asked, *, state: str = "", kind: str = "", user: str = ""
+) -> Page[JobInfo]:
+    """A page of the caller's jobs, or of all for a superuser, by the time they were made.
+
+    state, kind, user: only of this one; empty: of any. InvalidRequest for what is no state.
+    """
+    if state and state not in queue.STATES:
+        raise InvalidRequest(f"{quoted(state)} is no state: one of {', '.join(queue.STATES)}")
+    query = select(Job)
+    if state:
+        query = query.where(Job.state == state)
+    if kind:
+        query = query.where(Job.kind == kind)
+    if user:
+        query = query.where(Job.user_id.in_(select(User.id).where(User.name == user)))
+    if not caller.is_superuser:
+        query = query.where(Job.user_id == caller.user_id)
+    finished = func.coalesce(Job.finished_at, Job.created_at, type_=UtcDateTime())
+    columns = {"created": Job.created_at, "finished": finished, "size": Job.size_bytes}
+    with reg.db.read() as session:
+        page = read_page(session, query, columns, Job.id, asked)
+        return Page([_info(reg, session, job) for job, *_ in page.items], page.after)
 
 
 def log_of(
@@ -174,6 +206,8 @@ def _info(reg: Registry, session: ReadSession, job: Job) -> JobInfo:
         attempts=job.attempts,
         retry_at=job.retry_at,
         waits_for=_waits_for(reg, job),
+        queue=_queue_of(job),
+        size_bytes=job.size_bytes,
         repository=None if repository is None else full_name(session, repository),
         user=None if user is None else user.name,
         created_at=job.created_at,
@@ -191,7 +225,7 @@ def _waits_for(reg: Registry, job: Job) -> str | None:
     if job.state == "running":
         return None
     served = signs_of_life.served_queues(reg)
-    (needed,) = (name for name, lane in queue.QUEUES.items() if lane == job.lane)
+    needed = _queue_of(job)
     if served is not None and needed not in served:
         return (
             f"a worker that runs the queue {needed}: the operator starts one with"
@@ -201,3 +235,8 @@ def _waits_for(reg: Registry, job: Job) -> str | None:
         again = "" if job.retry_at is None else f" at {job.retry_at:%H:%M:%S} UTC"
         return f"its next attempt{again}, because the last one failed: {job.error}"
     return "its turn: other jobs run before it"
+
+
+def _queue_of(job: Job) -> str:
+    (name,) = (name for name, lane in queue.QUEUES.items() if lane == job.lane)
+    return name

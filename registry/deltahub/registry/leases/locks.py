@@ -8,10 +8,10 @@ from functools import partial
 from typing import Any
 
 from deltahub.registry import data_folder
-from deltahub.registry.data_folder import DataFolderLock
+from deltahub.registry.data_folder import WORKER_LOCK, DataFolderLock
 from deltahub.registry.db.session import fenced
 from deltahub.registry.leases.lease import HeldLease, held_by, live
-from deltahub.registry.leases.signs_of_life import mark_seen
+from deltahub.registry.leases.signs_of_life import mark_seen, write_about
 from deltahub.registry.registry import Registry
 
 
@@ -38,6 +38,8 @@ def together(
     """
     if reg.db.is_sqlite:
         with DataFolderLock(reg.data_dir, name, command):
+            if name == WORKER_LOCK:
+                write_about(reg, about)
             yield Held(secrets.token_hex(16), partial(mark_seen, reg))
         return
     lease = HeldLease(reg.db, name, command, is_shared=True, about=about, on_lost=on_lost)

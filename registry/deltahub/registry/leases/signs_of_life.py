@@ -1,15 +1,19 @@
 """When a worker last looked for jobs: the time of a file, or of a lease in a shared database."""
 
+import json
 import logging
+import os
 import time
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 from deltahub.registry.data_folder import WORKER_LOCK
 from deltahub.registry.leases.lease import live, seconds_since_look
 from deltahub.registry.registry import Registry
 
 SEEN_FILE: Final = "worker.seen"
+ABOUT_FILE: Final = "worker.about"
 log = logging.getLogger(__name__)
 
 
@@ -19,6 +23,24 @@ def mark_seen(reg: Registry) -> None:
         (reg.data_dir / SEEN_FILE).touch()
     except OSError as error:  # no room for the file: then nobody sees the worker
         log.warning("%s cannot be touched: %s", SEEN_FILE, error)
+
+
+def write_about(reg: Registry, about: Mapping[str, Any]) -> None:
+    """Note what the hub's only worker says of itself, for people."""
+    text = json.dumps({**about, "pid": os.getpid(), "begun_at": time.time()})
+    try:
+        (reg.data_dir / ABOUT_FILE).write_text(text)
+    except OSError as error:
+        log.warning("%s cannot be written: %s", ABOUT_FILE, error)
+
+
+def read_about(reg: Registry) -> dict[str, Any]:
+    """What the hub's only worker said of itself when it began; nothing if it said nothing."""
+    with suppress(OSError, ValueError):
+        found = json.loads((reg.data_dir / ABOUT_FILE).read_text())
+        if isinstance(found, dict):
+            return found
+    return {}
 
 
 def mark_gone(reg: Registry) -> None:

@@ -99,6 +99,18 @@ def _jobs(session: ReadSession, state: str) -> list[JobTotal]:
     ]
 
 
+def count_failed_jobs(reg: Registry, since: datetime) -> int:
+    """Jobs that were made since then and failed, at most MOST_JOBS."""
+    some = (
+        select(Job.id)
+        .where(Job.state == "failed", Job.created_at >= since)
+        .limit(MOST_JOBS)
+        .subquery()
+    )
+    with reg.db.read() as session:
+        return session.scalar(select(func.count()).select_from(some)) or 0
+
+
 def connections_in_use(reg: Registry) -> dict[str, int]:
     """Pool of connections to the database -> how many are in use. Asks no database."""
     pools = {"read": reg.db.read_engine.pool, "write": reg.db.write_engine.pool}

@@ -19,6 +19,7 @@ from deltahub.registry.monitoring.of_processes import process_families
 from deltahub.registry.reports.codec_totals import CodecCount
 from deltahub.registry.reports.hub_totals import HubTotals, read_totals
 from deltahub.server.hub import Hub
+from deltahub.server.monitoring.dashboard import Dashboard
 from deltahub.server.monitoring.of_hub import (
     Condition,
     codec_families,
@@ -55,6 +56,7 @@ class Monitoring(Collector):
             lambda: read_totals(hub.registry), TOTALS_AGE_S
         )
         self._condition = Refreshed(self._find_condition, CONDITION_AGE_S)
+        self.dashboard = Dashboard(hub, self._condition, self._totals, self.codecs)
         self._registry = CollectorRegistry()
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
@@ -92,5 +94,6 @@ class Monitoring(Collector):
     def _find_condition(self) -> Condition:
         reg = self._hub.registry
         disk = shutil.disk_usage(reg.data_dir)
-        broken = frozenset(problem.part for problem in self._hub.health.problems())
-        return Condition(broken, disk.free, disk.total, worker_seen_at(reg))
+        problems = tuple(self._hub.health.problems())
+        broken = frozenset(problem.part for problem in problems)
+        return Condition(broken, disk.free, disk.total, worker_seen_at(reg), problems)

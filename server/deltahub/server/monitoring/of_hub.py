@@ -7,6 +7,7 @@ from typing import Final
 from prometheus_client.core import Metric
 
 from deltahub.codecs.registry import BY_NUMBER
+from deltahub.registry.jobs.health import Problem
 from deltahub.registry.monitoring.families import gauge
 from deltahub.registry.reports.codec_totals import CodecTotal
 from deltahub.registry.reports.hub_totals import HubTotals
@@ -24,6 +25,7 @@ class Condition:
     disk_free: int
     disk_size: int
     worker_seen_at: float | None
+    problems: tuple[Problem, ...] = ()
 
 
 def condition_families(condition: Condition | None) -> Iterator[Metric]:
@@ -87,10 +89,7 @@ def total_families(totals: HubTotals) -> Iterator[Metric]:
 
 def codec_families(totals: Mapping[int, CodecTotal]) -> Iterator[Metric]:
     """Yield how well each codec compresses: the ratio is decoded bytes through stored bytes."""
-    named = {
-        (BY_NUMBER[number].codec_id if number in BY_NUMBER else "unknown",): total
-        for number, total in totals.items()
-    }
+    named = {(codec_name(number),): total for number, total in totals.items()}
     label = ("codec",)
     about = "of the frames of a codec, as last counted."
     n_frames = {codec: each.n_frames for codec, each in named.items()}
@@ -99,3 +98,8 @@ def codec_families(totals: Mapping[int, CodecTotal]) -> Iterator[Metric]:
     yield gauge("deltahub_frames", f"Number {about}", label, n_frames)
     yield gauge("deltahub_frame_decoded_bytes", f"Bytes in tensors {about}", label, decoded)
     yield gauge("deltahub_frame_stored_bytes", f"Bytes in packs {about}", label, stored)
+
+
+def codec_name(number: int) -> str:
+    """The name of the codec of this number."""
+    return BY_NUMBER[number].codec_id if number in BY_NUMBER else "unknown"

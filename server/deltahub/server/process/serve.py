@@ -14,6 +14,8 @@ import uvicorn
 from deltahub.registry.errors import RegistryError
 from deltahub.registry.packs.tensor_reader import RANGE_BYTES
 from deltahub.registry.registry import Registry
+from deltahub.registry.reports import history
+from deltahub.registry.reports.history import HistoryWriter
 from deltahub.server.app import create_app
 from deltahub.server.connections.access_log import log_exchange
 from deltahub.server.connections.addresses import Proxies, with_mapped
@@ -34,6 +36,8 @@ UNSENT_BYTES: Final = RANGE_BYTES
 # leave free in these 5 s.
 _TICKS_PER_CHORE: Final = 50
 _END_S: Final = 5.0
+# Between two looks at whether this hour has a row of the history. A server begins with the half.
+_HISTORY_S: Final = 60.0
 
 log = logging.getLogger(__name__)
 
@@ -95,6 +99,8 @@ class HubServer(uvicorn.Server):
         watchers = [self.monitoring.requests.add, *([log_exchange] if access_log else [])]
         exchanges = Exchanges(app, watchers)
         self.monitoring.watched = Watched(exchanges, self._limits)
+        self._history = HistoryWriter(registry)
+        self._history_due_at = time.monotonic() + _HISTORY_S / 2
         self._drain_s = settings.drain_s
         self._drained_at: float | None = None
         if has_worker:
@@ -103,6 +109,7 @@ class HubServer(uvicorn.Server):
             _Chore("room", self._hub.leave_room),
             _Chore("lists", self._hub.update_lists),
             _Chore("codecs", self.monitoring.codecs.go_on),
+            _Chore("history", self._note_history),
         )
         config = uvicorn.Config(
             exchanges,
@@ -164,6 +171,16 @@ class HubServer(uvicorn.Server):
             log.info("the hub takes requests for another %g s, and then stops", self._drain_s)
         else:
             super().handle_exit(sig, frame)
+
+    def _note_history(self) -> None:
+        if time.monotonic() < self._history_due_at:
+            return
+        # If this fails, it is tried again in a minute.
+        self._history_due_at = time.monotonic() + _HISTORY_S
+        counted = self.traffic
+        self._history.note(
+            history.Traffic(counted.sent_bytes, counted.received_bytes, counted.requests)
+        )
 
     def stop(self) -> None:
         """Ask the server to stop now. Safe from any thread; does not wait."""

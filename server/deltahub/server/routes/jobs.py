@@ -1,6 +1,5 @@
 """Background jobs: ask for them, look at them, cancel and retry them."""
 
-from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from typing import Annotated
 
@@ -8,12 +7,9 @@ import anyio.to_thread
 from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import Response
 
-from deltahub.registry.access.caller import Caller
 from deltahub.registry.jobs import requests
-from deltahub.registry.jobs.requests import JobInfo
-from deltahub.registry.registry import Registry
+from deltahub.registry.jobs.requests import JobInfo, LogLine
 from deltahub.registry.results import asked
-from deltahub.registry.results.asked import Wish
 from deltahub.server.body_limits import BoundedRoute
 from deltahub.server.hub import CallerDep, HubDep
 from deltahub.server.schemas.jobs import (
@@ -25,9 +21,11 @@ from deltahub.server.schemas.jobs import (
     LogLineOut,
     LogOut,
     ProgressOut,
+    wish_of,
 )
 from deltahub.server.streaming.client_slots import client_key
 from deltahub.server.streaming.events import Event, EventStream
+from deltahub.server.streaming.job_watch import JobLook
 
 router = APIRouter(route_class=BoundedRoute, prefix="/jobs", tags=["jobs"])
 
@@ -42,18 +40,10 @@ def create_job(body: AskAnyIn, hub: HubDep, caller: CallerDep) -> JobOut:
     `docs/jobs.md` describes the kinds. With `dry_run` the job only checks and estimates.
     """
     assert isinstance(body, AskIn)
-    arguments = body.arguments
-    wish = Wish(
-        body.kind,
-        arguments.model_dump(mode="json"),
-        arguments.name,
-        arguments.inputs(),
-        arguments.private,
-    )
     job = asked.ask(
         hub.registry,
         caller,
-        wish,
+        wish_of(body.kind, body.arguments),
         priority=body.priority,
         idempotency_key=body.idempotency_key,
     )
@@ -66,6 +56,7 @@ def list_jobs(
     caller: CallerDep,
     state: str | None = None,
     kind: str | None = None,
+    user: str | None = None,
     limit: _Limit = 100,
     before: str | None = None,
 ) -> JobsOut:
@@ -73,7 +64,9 @@ def list_jobs(
 
     `before`: the last id that you have.
     """
-    found = requests.list_jobs(hub.registry, caller, state, kind=kind, limit=limit, before=before)
+    found = requests.list_jobs(
+        hub.registry, caller, state, kind=kind, user=user, limit=limit, before=before
+    )
     return JobsOut(items=[_shown(job, is_whole=False) for job in found])
 
 
@@ -113,7 +106,7 @@ async def get_job_events(
     await anyio.to_thread.run_sync(requests.get_job, hub.registry, caller, job_id)
     async with AsyncExitStack() as slots:
         await slots.enter_async_context(hub.watches.slot(client_key(request, caller)))
-        look = _Look(hub.registry, caller, job_id, last_event_id)
+        look = JobLook(hub.registry, caller, job_id, last_event_id, _told_line, _told_job)
         return EventStream(look, slots.pop_all())
 
 
@@ -129,35 +122,12 @@ def retry_job(job_id: str, hub: HubDep, caller: CallerDep) -> JobOut:
     return _shown(asked.retry(hub.registry, caller, job_id))
 
 
-class _Look:
-    """What has happened to a job since the last look."""
+def _told_line(line: LogLine) -> Event:
+    return Event("log", LogLineOut.model_validate(line).model_dump(mode="json"), line.number)
 
-    def __init__(
-        self, registry: Registry, caller: Caller | None, job_id: str, last_line: int
-    ) -> None:
-        self._registry = registry
-        self._caller = caller
-        self._job_id = job_id
-        self._last_line = last_line
-        self._told: JobInfo | None = None
-        self._version: int | None = None
 
-    def __call__(self) -> tuple[Sequence[Event], bool]:
-        version = self._registry.db.version_of_jobs()
-        if self._told is not None and version is not None and version == self._version:
-            return (), False
-        self._version = version
-        job = requests.get_job(self._registry, self._caller, self._job_id)
-        events = []
-        for line in requests.log_of(self._registry, self._caller, self._job_id, self._last_line):
-            text = LogLineOut.model_validate(line).model_dump(mode="json")
-            events.append(Event("log", text, line.number))
-            self._last_line = line.number
-        if job != self._told:
-            shown = _shown(job, is_whole=False)
-            events.append(Event("job", shown.model_dump(mode="json")))
-        self._told = job
-        return events, job.state not in ("queued", "running")
+def _told_job(job: JobInfo) -> Event:
+    return Event("job", _shown(job, is_whole=False).model_dump(mode="json"))
 
 
 def _shown(job: JobInfo, *, is_whole: bool = True) -> JobOut:

@@ -10,6 +10,7 @@ from pydantic import Field, create_model
 
 from deltahub.methods.kinds.kind import Arguments
 from deltahub.methods.kinds.table import KINDS
+from deltahub.registry.results.asked import Wish
 from deltahub.server.schemas.base import In, Out
 
 
@@ -45,6 +46,12 @@ def any_of(kinds: Sequence[type[AskIn]]) -> Any:
 _ASKS = tuple(_ask(kind, arguments) for kind, arguments in KINDS.items())
 # FastAPI shows each kind with its own arguments, and reads the one that the body names.
 AskAnyIn: Any = any_of(_ASKS)
+
+
+def wish_of(kind: str, arguments: Arguments) -> Wish:
+    """What the registry is asked for."""
+    plain = arguments.model_dump(mode="json")
+    return Wish(kind, plain, arguments.name, arguments.inputs(), arguments.private)
 
 
 class ProgressOut(Out):

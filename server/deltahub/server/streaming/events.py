@@ -27,15 +27,22 @@ IDLE_S: Final = 30.0
 
 @dataclass(frozen=True)
 class Event:
-    """name: what happened. data: plain JSON. number: the client says after a break which it saw."""
+    """name: what happened; empty: a message without a name. data: plain JSON, or lines of text.
+
+    number: the client says after a break which it saw.
+    """
 
     name: str
-    data: Mapping[str, Any]
+    data: Mapping[str, Any] | str
     number: int | None = None
 
     def to_bytes(self) -> bytes:
         head = "" if self.number is None else f"id: {self.number}\n"
-        return f"{head}event: {self.name}\ndata: {json.dumps(self.data)}\n\n".encode()
+        head += f"event: {self.name}\n" if self.name else ""
+        # A carriage return would end a line of the stream, too.
+        lines = self.data.splitlines() if isinstance(self.data, str) else [json.dumps(self.data)]
+        data = "".join(f"data: {line}\n" for line in lines)
+        return f"{head}{data}\n".encode()
 
 
 Look = Callable[[], tuple[Sequence[Event], bool]]

@@ -7,22 +7,26 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from deltahub.server.hub import Hub
+from deltahub.server.monitoring.metrics import Monitoring
 from deltahub.server.web import assets, errors, forms, home
 from deltahub.server.web.account import login, new_model
+from deltahub.server.web.admin import pages as admin
 from deltahub.server.web.dispatch import ELSEWHERE
 from deltahub.server.web.headers import PageHeaders
+from deltahub.server.web.jobs import pages as jobs
 from deltahub.server.web.model import overview
 
 # In order: the first route that matches answers. Models come last, as their names match most.
-_MODULES: Final = (home, login, new_model, overview)
+_MODULES: Final = (home, login, new_model, *jobs.MODULES, *admin.MODULES, overview)
 
 
-def create_web_app(hub: Hub) -> FastAPI:
+def create_web_app(hub: Hub, monitoring: Monitoring) -> FastAPI:
     """Build the application for a hub. It has no OpenAPI document: its answers are for people."""
     app = FastAPI(
         openapi_url=None, docs_url=None, redoc_url=None, dependencies=[Depends(forms.checked)]
     )
     app.state.hub = hub
+    app.state.monitoring = monitoring
     errors.install(app)
     app.add_middleware(PageHeaders)
     app.add_api_route("/-/assets/{name}", assets.get_asset, methods=["GET", "HEAD"])

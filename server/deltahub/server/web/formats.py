@@ -86,6 +86,11 @@ def when(moment: datetime | None) -> Markup:
     )
 
 
+def iso_when(text: str) -> Markup:
+    """Return a time that is written in ISO 8601, as when() does."""
+    return when(datetime.fromisoformat(text))
+
+
 def _distance(seconds: float) -> str:
     is_ahead, seconds = seconds < 0, abs(seconds)
     if seconds < 10:
@@ -118,6 +123,7 @@ FILTERS: Final = {
     "percent": percent,
     "duration": duration,
     "when": when,
+    "iso_when": iso_when,
     "short_id": short_id,
     "breakable": breakable,
 }

@@ -36,6 +36,14 @@ async def form_of(request: Request) -> dict[str, str]:
 FormDep = Annotated[dict[str, str], Depends(form_of)]
 
 
+async def whole_form_of(request: Request) -> FormData:
+    """Return a form whose fields may come several times."""
+    return await request.form()
+
+
+WholeFormDep = Annotated[FormData, Depends(whole_form_of)]
+
+
 def _text(form: FormData, name: str) -> str | None:
     value: Any = form.get(name)
     return value if isinstance(value, str) else None

@@ -5,7 +5,14 @@ from functools import cache
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from jinja2 import (
+    ChoiceLoader,
+    Environment,
+    PackageLoader,
+    PrefixLoader,
+    StrictUndefined,
+    select_autoescape,
+)
 from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
@@ -23,7 +30,13 @@ _PACKAGE: Final = "deltahub.server.web"
 @cache
 def _templates() -> Environment:
     environment = Environment(
-        loader=PackageLoader(_PACKAGE, "templates"),
+        loader=ChoiceLoader(
+            [
+                PackageLoader(_PACKAGE, "templates"),
+                # Each kind of job has its templates in its own folder: kinds/merge/form.html.
+                PrefixLoader({"kinds": PackageLoader(_PACKAGE, "kinds")}),
+            ]
+        ),
         autoescape=select_autoescape(default=True, default_for_string=True),
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -42,13 +55,19 @@ def render(
     template: str,
     status: int = 200,
     headers: Mapping[str, str] | None = None,
+    /,
     **shown: Any,
 ) -> HTMLResponse:
     """Make a page. shown: what the template names besides `viewer`, `nonce` and `csrf`.
 
     Runs in a thread if it is long: templates are not asynchronous.
     """
-    text = (
+    return HTMLResponse(text_of(request, hub, viewer, template, **shown), status, headers)
+
+
+def text_of(request: Request, hub: Hub, viewer: Caller | None, template: str, **shown: Any) -> str:
+    """Return the text of a page, or of a part that a page gets later."""
+    return (
         _templates()
         .get_template(template)
         .render(
@@ -59,7 +78,6 @@ def render(
             **shown,
         )
     )
-    return HTMLResponse(text, status, headers)
 
 
 def icon(name: str, label: str | None = None) -> Markup:

@@ -1,0 +1,1 @@
+"""Pages of lists: rows in an order, from where the page before ended."""

@@ -1,0 +1,1 @@
+"""Lists for administrators as tables, which pages and the API show alike."""

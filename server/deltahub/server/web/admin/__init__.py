@@ -1,0 +1,1 @@
+"""Pages for administrators of the hub; for anybody else they do not exist."""

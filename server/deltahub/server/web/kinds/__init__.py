@@ -1,0 +1,1 @@
+"""What pages have of each kind of job, a folder each: form.html, report.html, both optional."""
