@@ -56,6 +56,8 @@ class ScaledHub:
     settings: Mapping[str, str] = field(default_factory=dict)
     ports: dict[str, int] = field(default_factory=dict)
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    # Sizes of their logs when they were started.
+    _log_bytes: dict[str, int] = field(default_factory=dict)
     token: str = ""
 
     @property
@@ -82,6 +84,7 @@ class ScaledHub:
 
     def start(self, name: str) -> None:
         with self.log(name).open("ab") as log, self.output(name).open("ab") as out:
+            self._log_bytes[name] = log.tell()
             self.processes[name] = subprocess.Popen(
                 self._command(name), env=self.environment(name), stdout=out, stderr=log,
                 cwd=self.place, start_new_session=True,
@@ -156,6 +159,12 @@ class ScaledHub:
 
     def log(self, name: str) -> Path:
         return self.place / f"{name}.log"
+
+    def logged(self, name: str) -> str:
+        """What the part has logged since it was started."""
+        with self.log(name).open("rb") as log:
+            log.seek(self._log_bytes[name])
+            return log.read().decode()
 
     def output(self, name: str) -> Path:
         return self.place / f"{name}.out"

@@ -7,12 +7,13 @@ after each acknowledgement, so that a campaign that was interrupted goes on wher
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from random import Random
+from threading import Event, Lock, Thread
 from typing import TypeVar
 
 from support.containers.scaled_hub import SERVERS, WORKERS, ScaledHub, scaled_hub
@@ -44,6 +45,10 @@ class ScaledKills:
         self.state = State.of(folder, seed)
         self._folder = folder
         self._parts: ScaledHub = scaled_hub(folder, **SETTINGS)
+        self._starts = Lock()
+        self._killed: set[str] = set()
+        self._n_restarts = 0
+        self._ended: list[tuple[str, str]] = []
         self._workload = Workload(folder, Random(), n_pushes=self.state.n_pushes)
         for name, commit, path, digest in self.state.acknowledged:
             self._workload.acknowledged[name, commit, path] = digest
@@ -53,10 +58,11 @@ class ScaledKills:
         kill_leftovers(self._folder)
         try:
             self._parts.up()
-            self._prepare()
-            while self.state.n_cycles < n_rounds:
-                self._round(self.state.n_cycles)
-            self._end()
+            with self._restarted():
+                self._prepare()
+                while self.state.n_cycles < n_rounds:
+                    self._round(self.state.n_cycles)
+                self._end()
         finally:
             self._parts.down()
 
@@ -64,6 +70,35 @@ class ScaledKills:
     def _hub(self) -> Hub:
         """The hub behind its balancer."""
         return Hub(self._parts.url, self._parts.token, self._parts.place)
+
+    @contextmanager
+    def _restarted(self) -> Iterator[None]:
+        """A context in which workers that give up are started again, as the compose file says.
+
+        A worker may give up only before it is ready, because a kill met the database meanwhile.
+        """
+        is_over = Event()
+
+        def watch() -> None:
+            while not is_over.wait(0.3):
+                with self._starts:
+                    for name in [*SERVERS, *WORKERS]:
+                        process = self._parts.processes[name]
+                        if name in self._killed or process.poll() is None:
+                            continue
+                        said = self._parts.logged(name)
+                        if name in SERVERS or "worker is ready" in said:
+                            self._ended.append((name, said))
+                        self._n_restarts += 1
+                        self._parts.start(name)
+
+        watcher = Thread(target=watch)
+        watcher.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            watcher.join()
 
     def _prepare(self) -> None:
         """A base and two fine-tunes, so that there is something to merge from the beginning."""
@@ -127,7 +162,9 @@ class ScaledKills:
                 operations.append(self._workload.start(self._hub))
                 time.sleep(chance.uniform(0.3, 3))
         else:
-            self._parts.kill(part)
+            with self._starts:
+                self._killed.add(part)
+                self._parts.kill(part)
 
     def _start_again(self, killed: Sequence[str]) -> None:
         # A hub does not start without its database and its store.
@@ -137,7 +174,9 @@ class ScaledKills:
             elif part == "store":
                 self._parts.store.start()
             elif part != "client":
-                self._parts.start(part)
+                with self._starts:
+                    self._killed.remove(part)
+                    self._parts.start(part)
         for part in killed:
             if part in SERVERS:
                 self._parts.wait_until_ready(part)
@@ -152,9 +191,8 @@ class ScaledKills:
         self._save()
 
     def _check(self, chance: Random) -> None:
-        """All parts live, no job failed, and every acknowledged file is what it was."""
-        for name, process in self._parts.processes.items():
-            assert process.poll() is None, (name, process.returncode, self._parts.tails())
+        """No part ended by itself, no job failed, and every acknowledged file is what it was."""
+        assert self._ended == []
         failed = ask(self._hub, "GET", "/v1/jobs?state=failed").json()["items"]
         assert failed == [], (failed, self._parts.tails())
         files = self._workload.acknowledged.items()
@@ -188,8 +226,8 @@ class ScaledKills:
         assert "clean" in said, said
         print(
             f"seed {self.state.seed}: {self.state.n_cycles} rounds, {self.state.n_kills} kills"
-            f" ({self.state.n_killed}), {len(self._workload.acknowledged)} acknowledged files:"
-            " none wrong",
+            f" ({self.state.n_killed}), {self._n_restarts} workers that began without a database"
+            f" started again, {len(self._workload.acknowledged)} acknowledged files: none wrong",
             flush=True,
         )
 
