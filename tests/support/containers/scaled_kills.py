@@ -65,6 +65,7 @@ class ScaledKills:
                 self._end()
         finally:
             self._parts.down()
+            kill_leftovers(self._folder)
 
     @property
     def _hub(self) -> Hub:
@@ -250,7 +251,7 @@ def wait_for_all_jobs(hub: Hub) -> None:
 
 
 def kill_leftovers(folder: Path) -> None:
-    """Kill what an interrupted campaign in this folder left: its parts work in this folder."""
+    """Kill what a campaign that ended too early left: parts and clients work in its folder."""
     for each in Path("/proc").iterdir():
         with suppress(OSError):  # it has ended, or is somebody else's
             place = (each / "cwd").readlink() if each.name.isdecimal() else None
