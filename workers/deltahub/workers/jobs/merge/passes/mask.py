@@ -50,7 +50,7 @@ def mask(context: ComputeContext, arguments: dict[str, Any]) -> dict[str, Any]:
             position += 1
             done += models.base.tensors[name].ref.size
             context.report(f"branch {task}", done, total)
-        pack.store(models.max_depth)
+        pack.store(models.longest_chain)
     return {"next": position if position < len(names) else None, "tensors": made}
 
 

@@ -38,7 +38,7 @@ def unify(context: ComputeContext, arguments: dict[str, Any]) -> dict[str, Any]:
             position += 1
             done += models.base.tensors[name].ref.size
             context.report("unify", done, total)
-        pack.store(models.max_depth)
+        pack.store(models.longest_chain)
     following = position if position < len(names) else None
     return {"next": following, "tensors": {MAIN: made}, "sums": sums}
 
