@@ -29,9 +29,9 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 # First path parts of URLs of this hub and of other hubs. A namespace must not shadow them.
 RESERVED_NAMESPACES = frozenset(
-    "api assets blog cas collections dashboard datasets docs docs-assets inference join lfs login"
-    " logout metrics models new oauth organizations papers pricing search settings spaces static"
-    " tasks v1 v2".split()
+    "api assets blog cas collections dashboard datasets docs docs-assets healthz inference join lfs"
+    " login logout metrics models new oauth openapi.json organizations papers pricing readyz search"
+    " settings spaces static tasks v1 v2".split()
 )
 
 

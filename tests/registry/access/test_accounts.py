@@ -158,7 +158,7 @@ def test_an_identity_is_issuer_and_subject(reg: Registry) -> None:
     assert identities.log_in(reg, ISSUER, "1", "renamed", creates=False) == first
     with pytest.raises(NameTaken, match="belongs to somebody else"):
         identities.log_in(reg, "https://other.example.com", "1", "bob-b.-3", creates=True)
-    with pytest.raises(Forbidden, match="No user of this hub"):
+    with pytest.raises(Forbidden, match="no user of this hub"):
         identities.log_in(reg, ISSUER, "2", "carol", creates=False)
     assert [each.name for each in users.list_users(reg)] == ["Bob-B.-3", "alice", "root"]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import get_args
+from typing import Final, get_args
 
 from sqlalchemy import delete, func, select
 
@@ -20,6 +20,9 @@ from deltahub.registry.db.session import ReadSession
 from deltahub.registry.errors import Conflict, Forbidden, NotFound
 from deltahub.registry.names import is_name, quoted, validate_name
 from deltahub.registry.registry import Registry
+
+# That one list of members holds.
+MOST_MEMBERS: Final = 1000
 
 
 @dataclass(frozen=True)
@@ -127,8 +130,13 @@ def create_own(reg: Registry, caller: Caller, name: str) -> Namespace:
         return namespace
 
 
-def organization_of(reg: Registry, caller: Caller | None, name: str) -> OrganizationInfo:
-    """An organization with its members, for its members; NotFound for all others."""
+def organization_of(
+    reg: Registry, caller: Caller | None, name: str, *, after: str = "", limit: int = MOST_MEMBERS
+) -> OrganizationInfo:
+    """An organization with up to `limit` members whose names come after `after`.
+
+    For its members; NotFound for all others.
+    """
     with reg.db.read() as session:
         namespace, _ = _joined(session, caller, name)
         query = (
@@ -136,8 +144,18 @@ def organization_of(reg: Registry, caller: Caller | None, name: str) -> Organiza
             .join(Membership, Membership.user_id == User.id)
             .where(Membership.namespace_id == namespace.id)
             .order_by(User.name)
+            .limit(limit)
         )
+        if is_name(after):
+            query = query.where(User.name > after)
         return OrganizationInfo(name, {user: role for user, role in session.execute(query)})
+
+
+def may_manage(reg: Registry, caller: Caller, name: str) -> bool:
+    """Whether the caller may change the members of an organization; NotFound for strangers."""
+    with reg.db.read() as session:
+        _, role = _joined(session, caller, name)
+        return (role == "admin" and caller.may_write) or caller.is_superuser
 
 
 def give_role(reg: Registry, caller: Caller, organization: str, user_name: str, role: Role) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import get_args
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from deltahub.registry.access import audit
 from deltahub.registry.access.caller import Caller, Scope, require_writer
@@ -26,6 +26,8 @@ from deltahub.registry.registry import Registry
 TOKEN_PREFIX = "dh_"
 _MARK = re.compile(r"([0-9]{1,18})-([0-9a-f]{16})")
 MAX_LABEL = 200
+# That users make themselves.
+MOST_OWN = 500
 MAX_TTL_S = 100 * 365 * 86400
 
 
@@ -39,6 +41,10 @@ class TokenInfo:
     label: str
     created_at: datetime
     expires_at: datetime | None
+
+    @property
+    def is_expired(self) -> bool:
+        return self.expires_at is not None and self.expires_at <= utc_now()
 
 
 def create_token(
@@ -102,6 +108,11 @@ def create_own(
         if end is not None:
             left_s = max(1, int((end - utc_now()).total_seconds()))
             ttl_s = left_s if ttl_s is None else min(ttl_s, left_s)
+        own = select(func.count()).where(Token.user_id == caller.user_id)
+        if (session.scalar(own) or 0) >= MOST_OWN:
+            raise Forbidden(
+                f"{caller.name} has {MOST_OWN} tokens, and may make no more: revoke some"
+            )
         user = session.get_one(User, caller.user_id)
         return add_token(session, user, scope, label, ttl_s, by=caller)
 

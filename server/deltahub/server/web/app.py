@@ -8,13 +8,26 @@ from starlette.responses import RedirectResponse, Response
 
 from deltahub.server.hub import Hub
 from deltahub.server.web import assets, errors, forms, home
-from deltahub.server.web.account import login
+from deltahub.server.web.account import invitation, login, openid
+from deltahub.server.web.account.turns import Logins
 from deltahub.server.web.dispatch import ELSEWHERE
 from deltahub.server.web.headers import PageHeaders
 from deltahub.server.web.model import overview
+from deltahub.server.web.settings import (
+    organizations,
+    password,
+    profile,
+    sessions,
+    storage,
+    tokens,
+)
 
 # In order: the first route that matches answers. Models come last, as their names match most.
-_MODULES: Final = (home, login, overview)
+_MODULES: Final = (
+    home, login, openid, invitation,
+    profile, password, sessions, tokens, organizations, storage,
+    overview,
+)  # fmt: skip
 
 
 def create_web_app(hub: Hub) -> FastAPI:
@@ -23,6 +36,7 @@ def create_web_app(hub: Hub) -> FastAPI:
         openapi_url=None, docs_url=None, redoc_url=None, dependencies=[Depends(forms.checked)]
     )
     app.state.hub = hub
+    app.state.logins = Logins(hub.settings)
     errors.install(app)
     app.add_middleware(PageHeaders)
     app.add_api_route("/-/assets/{name}", assets.get_asset, methods=["GET", "HEAD"])

@@ -48,8 +48,10 @@ def error_page(request: Request, status: int, sentence: str) -> Response:
     hub: Hub = request.app.state.hub
     viewer = getattr(request.state, "caller", None)
     title = _TITLES.get(status, "The hub made a mistake")
-    shown: dict[str, Any] = {"title": title, "sentence": sentence, "status": status,
-             "request_id": current_id() if status >= 500 else None}  # fmt: skip
+    shown: dict[str, Any] = {
+        "title": title, "sentence": sentence,
+        "request_id": current_id() if status >= 500 else None,
+    }  # fmt: skip
     if request.headers.get("hx-request"):
         headers = {"HX-Retarget": "#notices", "HX-Reswap": "innerHTML", "HX-Reselect": ".notice"}
         return render(request, hub, viewer, "notice.html", status, headers, **shown)

@@ -44,7 +44,7 @@ def render(
     headers: Mapping[str, str] | None = None,
     **shown: Any,
 ) -> HTMLResponse:
-    """Make a page. shown: what the template names besides `viewer`, `nonce` and `csrf`.
+    """Make a page. shown: what the template names besides `viewer`, `status`, `nonce` and `csrf`.
 
     Runs in a thread if it is long: templates are not asynchronous.
     """
@@ -56,6 +56,7 @@ def render(
             viewer=viewer,
             nonce=getattr(request.state, NONCE, ""),
             csrf=csrf_token(hub.signer, viewer),
+            status=status,
             **shown,
         )
     )

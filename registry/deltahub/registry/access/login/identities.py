@@ -45,8 +45,8 @@ def log_in(reg: Registry, issuer: str, subject: str, wished_name: str, *, create
         return found.user_id
     if not creates:
         raise Forbidden(
-            "No user of this hub is connected with that account. Log in with a token or a password"
-            " and connect it on the page Profile, or ask the hub's administrator."
+            "no user of this hub is connected with that account: log in with a token or a password"
+            " and connect it on the page Profile, or ask the hub's administrator"
         )
     name = clean_name(wished_name)
     with reg.db.write() as session:
@@ -57,9 +57,9 @@ def log_in(reg: Registry, issuer: str, subject: str, wished_name: str, *, create
             user = add_user(session, name, is_admin=False)
         except NameTaken as error:
             raise NameTaken(
-                f"The name {name} belongs to somebody else on this hub already. If that is you, log"
+                f"the name {name} belongs to somebody else on this hub already: if that is you, log"
                 " in with a token or a password and connect your account on the page Profile;"
-                " otherwise ask the hub's administrator."
+                " otherwise ask the hub's administrator"
             ) from error
         _add(session, user, issuer, subject)
         return user.id
@@ -74,7 +74,7 @@ def connect(reg: Registry, caller: Caller, issuer: str, subject: str) -> None:
         if found is None:
             _add(session, session.get_one(User, caller.user_id), issuer, subject)
         elif found.user_id != caller.user_id:
-            raise Conflict("That account is connected with another user of this hub already.")
+            raise Conflict("that account is connected with another user of this hub already")
 
 
 def disconnect(reg: Registry, caller: Caller, issuer: str, subject: str) -> None:
@@ -106,8 +106,8 @@ def clean_name(wished: str) -> str:
         return validate_name(name, "user")
     except InvalidName as error:
         raise InvalidName(
-            f"Your account elsewhere is called {quoted(wished)}, of which no name for a user can be"
-            " made: ask the hub's administrator for a user."
+            f"your account elsewhere is called {quoted(wished)}, of which no name for a user can be"
+            " made: ask the hub's administrator for a user"
         ) from error
 
 
@@ -119,4 +119,4 @@ def _add(session: WriteSession, user: User, issuer: str, subject: str) -> None:
 
 def _check(issuer: str, subject: str) -> None:
     if not subject or len(subject) > _MOST or len(issuer) > _MOST:
-        raise Forbidden(f"The provider names you by no text of 1 to {_MOST} characters.")
+        raise Forbidden(f"the provider names you by no text of 1 to {_MOST} characters")

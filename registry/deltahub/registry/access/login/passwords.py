@@ -30,8 +30,8 @@ LONGEST_PAUSE: Final = timedelta(minutes=10)
 _FORGOTTEN: Final = timedelta(days=1)
 # One sentence for every reason, because another would say which users there are.
 WRONG: Final = (
-    "The name or the password is wrong. After five wrong ones the hub takes none for a while, up to"
-    " ten minutes, also not the right one."
+    "the name or the password is wrong; after five wrong ones the hub takes none for a while, up to"
+    " ten minutes, also not the right one"
 )
 
 
@@ -63,8 +63,8 @@ def change_own(reg: Registry, caller: Caller, old: str, new: str) -> None:
             log_in(reg, caller.name, old)
         except Unauthorized as error:
             raise Forbidden(
-                "The current password is wrong. After five wrong ones the hub takes none for a"
-                " while, up to ten minutes."
+                "the current password is wrong; after five wrong ones the hub takes none for a"
+                " while, up to ten minutes, also not the right one"
             ) from error
     hashed = hash_password(new)
     with reg.db.write() as session:

@@ -17,6 +17,8 @@ from deltahub.registry.errors import NotFound, Unauthorized
 from deltahub.registry.registry import Registry
 
 LIFETIME: Final = timedelta(days=14)
+# Of one user: the oldest end.
+MOST: Final = 100
 # How exactly `seen_at` is known: to write it at every request would make each a writer.
 _SEEN: Final = timedelta(minutes=5)
 MARK_PREFIX: Final = "s"
@@ -69,6 +71,17 @@ def begin_session(
         # Sessions that have ended need no rows.
         session.execute(delete(WebSession).where(WebSession.expires_at <= utc_now()))
         session.flush()
+        kept = (
+            select(WebSession.id)
+            .where(WebSession.user_id == user.id)
+            .order_by(WebSession.id.desc())
+            .offset(MOST - 1)
+            .limit(1)
+        )
+        last = session.scalar(kept)
+        if last is not None:
+            of_user = (WebSession.user_id == user.id) & (WebSession.id < last)
+            session.execute(delete(WebSession).where(of_user))
         audit.append(session, _caller(made, user, token), "session.begin", user.name, {"by": how})
     return secret, min(ends) - utc_now()
 
@@ -124,6 +137,16 @@ def end_session(reg: Registry, caller: Caller, session_id: int) -> None:
             raise NotFound(f"there is no session {session_id}")
         user = session.get_one(User, found.user_id)
         audit.append(session, caller, "session.end", user.name, {"session_id": found.id})
+        session.delete(found)
+
+
+def end_own(reg: Registry, caller: Caller, session_id: int) -> None:
+    """End a session of the caller; NotFound also for those of others."""
+    with reg.db.write() as session:
+        found = session.get(WebSession, session_id)
+        if found is None or found.user_id != caller.user_id:
+            raise NotFound(f"you have no session {session_id}")
+        audit.append(session, caller, "session.end", caller.name, {"session_id": found.id})
         session.delete(found)
 
 
