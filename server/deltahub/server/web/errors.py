@@ -63,6 +63,9 @@ def _coded(request: Request, error: Exception) -> Response:
     if code not in errors.STATUS_OF:
         return _unexpected(request, error)
     errors.log_failure(request, code, error)
+    if code == "invalid_name" and request.method == "GET" and request.path_params.get("namespace"):
+        # Nothing can have the name in the address.
+        return error_page(request, 404, _NOTHING)
     status = errors.STATUS_OF[code]
     viewer = getattr(request.state, "caller", None)
     if status == 401 and request.method == "GET" and viewer is None:
