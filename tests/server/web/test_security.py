@@ -12,6 +12,7 @@ import pytest
 from deltahub.registry.access import accounts, tokens, users
 from deltahub.registry.access.login import invitations, passwords
 from deltahub.server.browser_sessions import COOKIE, CSRF_HEADER
+from deltahub.server.connections.redaction import redacted
 from deltahub.server.settings import ServerSettings
 from deltahub.server.web.account.login import local_path
 from deltahub.server.web.account.turns import REFUSED_AFTER_S
@@ -180,6 +181,11 @@ def test_a_link_that_was_signed_for_a_session_ends_with_it(hub: RunningHub) -> N
     browser.post("/-/logout")
     time.sleep(1.1)
     assert hub.call("GET", path, token=token).status == 401
+
+
+def test_no_log_has_the_secret_of_an_invitation(hub: RunningHub) -> None:
+    secret = invitations.invite(hub.registry, None, "admin", by_shell=True)
+    assert secret[-20:] not in redacted(f"GET {invitations.PATH}{secret} 200")
 
 
 # Where pages lead, and what may be done with them

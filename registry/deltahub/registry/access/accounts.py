@@ -16,7 +16,7 @@ from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.db.tables.logins import Password
 from deltahub.registry.errors import Conflict
-from deltahub.registry.names import validate_name
+from deltahub.registry.names import is_name, validate_name
 from deltahub.registry.registry import Registry
 
 _NAMED: Final = 3
@@ -40,6 +40,37 @@ def profile_of(reg: Registry, caller: Caller) -> Profile:
         password = session.get(Password, user.id)
         changed_at = None if password is None else password.changed_at
         return Profile(user.name, user.is_admin, user.created_at, changed_at)
+
+
+@dataclass(frozen=True)
+class Account:
+    """A user, as administrators see them."""
+
+    name: str
+    is_admin: bool
+    created_at: datetime
+    disabled_at: datetime | None
+    has_password: bool
+
+
+def list_accounts(
+    reg: Registry, caller: Caller | None, *, after: str = "", limit: int = 100
+) -> Sequence[Account]:
+    """Up to `limit` users whose names come after `after`, for administrators of the hub."""
+    require_operator(caller, by_shell=False)
+    query = (
+        select(User, Password.user_id)
+        .outerjoin(Password, Password.user_id == User.id)
+        .order_by(User.name)
+        .limit(limit)
+    )
+    if is_name(after):
+        query = query.where(User.name > after)
+    with reg.db.read() as session:
+        return [
+            Account(user.name, user.is_admin, user.created_at, user.disabled_at, found is not None)
+            for user, found in session.execute(query)
+        ]
 
 
 def create_invited(

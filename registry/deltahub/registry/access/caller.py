@@ -37,8 +37,8 @@ class Caller:
 
 ANONYMOUS: Caller | None = None
 NO_TOKEN = (
-    "this needs a token: `deltahub login` stores yours; the hub's operator makes one with"
-    " `deltahub user token create`"
+    "this needs a token: `deltahub login` stores yours; the hub's page /-/settings/tokens makes"
+    " one, or its operator with `deltahub user token create`"
 )
 
 

@@ -65,7 +65,9 @@ def render(
 
 def icon(name: str, label: str | None = None) -> Markup:
     """Return an icon of source/icons.txt. label: what it says, where no text beside it does."""
-    said = Markup('role="img" aria-label="{}"').format(label) if label else Markup('aria-hidden="true"')
+    said = Markup('aria-hidden="true"')
+    if label:
+        said = Markup('role="img" aria-label="{}"').format(label)
     return Markup('<svg class="icon" {}><use href="{}#{}"></use></svg>').format(
         said, asset("icons.svg"), name
     )
