@@ -2,8 +2,8 @@
 
 import pytest
 
-from support.service.browser import Browser
 from support.service.hub import RunningHub
+from support.web.browser import Browser
 
 
 def test_a_user_makes_lists_and_revokes_tokens(hub: RunningHub) -> None:

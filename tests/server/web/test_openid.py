@@ -20,9 +20,9 @@ from deltahub.registry.settings import WrongSetting
 from deltahub.server.openid.provider import Provider
 from deltahub.server.settings import ServerSettings
 from deltahub.server.web.account import openid
-from support.service.browser import Browser, Page
 from support.service.hub import RunningHub, running_hub
-from support.service.openid import RunningProvider, running_provider
+from support.web.browser import Browser, Page
+from support.web.openid import RunningProvider, running_provider
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,8 @@ from deltahub.server.connections.redaction import redacted
 from deltahub.server.settings import ServerSettings
 from deltahub.server.web.account.login import local_path
 from deltahub.server.web.account.turns import REFUSED_AFTER_S
-from support.service.browser import Browser
 from support.service.hub import RunningHub, running_hub
+from support.web.browser import Browser
 
 GOOD = "a sentence that nobody guesses"
 

@@ -8,8 +8,8 @@ import pytest
 from deltahub.registry.access import organizations, tokens, users
 from deltahub.registry.access.login import invitations, passwords, sessions
 from deltahub.registry.quotas import limits
-from support.service.browser import Browser
 from support.service.hub import RunningHub
+from support.web.browser import Browser
 
 GOOD = "a sentence that nobody guesses"
 PAGES = ("", "/password", "/sessions", "/tokens", "/organizations", "/storage")
