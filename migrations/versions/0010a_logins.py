@@ -27,6 +27,7 @@ def upgrade() -> None:
         "web_sessions",
         _id(),
         _user(),
+        sa.Column("token_id", ID, sa.ForeignKey("tokens.id", ondelete="CASCADE")),
         sa.Column("hash", sa.String(64), nullable=False, unique=True),
         sa.Column("agent", sa.String(300), nullable=False),
         sa.Column("address", sa.String(64), nullable=False),
@@ -35,6 +36,7 @@ def upgrade() -> None:
         sa.Column("expires_at", TIME, nullable=False),
     )
     op.create_index("ix_web_sessions_user_id", "web_sessions", ["user_id"])
+    op.create_index("ix_web_sessions_token_id", "web_sessions", ["token_id"])
     op.create_table(
         "passwords",
         _user(is_key=True),

@@ -22,6 +22,7 @@ from deltahub.client.records import (
     Ref,
     Repository,
     Revision,
+    Token,
     WhoAmI,
     Withdrawal,
 )
@@ -296,6 +297,18 @@ class Hub(Asking, History):
 
     def whoami(self) -> WhoAmI:
         return self._api.whoami()
+
+    def tokens(self) -> Sequence[Token]:
+        """Your access tokens, without their secrets."""
+        return self._api.list_tokens()
+
+    def create_token(self, label: str, *, scope: str = "read", ttl_s: int | None = None) -> str:
+        """Make a token; its secret. It allows no more than yours, and ends no later."""
+        return self._api.create_token(label, scope, ttl_s)
+
+    def revoke_token(self, token_id: int) -> None:
+        """Make one of your tokens useless at once."""
+        self._api.delete_token(token_id)
 
     def job(self, job_id: str) -> Job:
         return self._api.get_job(job_id)

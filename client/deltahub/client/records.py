@@ -290,6 +290,17 @@ class WhoAmI:
 
 
 @dataclass(frozen=True)
+class Token:
+    """A token without its secret."""
+
+    id: int
+    scope: str = "read"
+    label: str = ""
+    created_at: str | None = None
+    expires_at: str | None = None
+
+
+@dataclass(frozen=True)
 class CommitResult:
     commit: CommitId
     job_id: JobId | None = None

@@ -74,10 +74,15 @@ def validate_tree(paths: Iterable[str]) -> None:
         raise InvalidPath(problem)
 
 
+def is_name(name: str) -> bool:
+    """Whether this may be a name. A database cannot even be asked for some other texts."""
+    is_reserved = name.endswith((".git", ".lock")) or ".." in name
+    return len(name) <= MAX_NAME and _NAME.fullmatch(name) is not None and not is_reserved
+
+
 def validate_name(name: str, what: str) -> str:
     """The name itself; InvalidName. what: the kind of thing named, for the message."""
-    is_reserved = name.endswith((".git", ".lock")) or ".." in name
-    if len(name) > MAX_NAME or not _NAME.fullmatch(name) or is_reserved:
+    if not is_name(name):
         raise InvalidName(
             f"{quoted(name)} cannot be the name of a {what}: 1 to {MAX_NAME} letters, digits, dots,"
             " dashes and underscores, beginning with a letter or digit, without .. and"

@@ -20,6 +20,10 @@ DAY_S = 86400
 _SECRET_ENDS = ("_token", "_secret", "_password", "_signing_key")
 
 
+# How the names of variables end whose values no error shows.
+_SECRETS = ("_TOKEN", "_KEY", "_SECRET")
+
+
 class WrongSetting(click.ClickException):
     """An environment variable or an argument has an invalid value."""
 
@@ -74,7 +78,7 @@ def _named_fault(prefix: str, error: ErrorDetails) -> str:
     if not error["loc"]:  # settings that do not fit together: the message names them
         return text
     variable = f"{prefix}{'_'.join(map(str, error['loc'])).upper()}"
-    value = "***" if variable.endswith("_TOKEN") else _printable(error["input"])
+    value = "***" if variable.endswith(_SECRETS) else _printable(error["input"])
     return f"{variable}={value}: {text}"
 
 
@@ -191,6 +195,11 @@ class Settings(EnvironmentSettings):
     )
     quota_logical_bytes: int | None = Field(
         default=None, ge=0, description="Most bytes of its files, as they are pushed."
+    )
+    max_organizations: int = Field(
+        default=10,
+        ge=0,
+        description="Up to how many organizations a user who is no administrator may make.",
     )
     revision_grace_s: int = Field(
         default=7 * DAY_S,

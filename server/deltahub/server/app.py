@@ -29,6 +29,7 @@ from deltahub.server.routes import (
     tensors,
     uploads,
 )
+from deltahub.server.routes.access import organizations, own, users
 from deltahub.server.routes.admin import reports
 from deltahub.server.schemas.base import ErrorOut
 from deltahub.server.settings import ServerSettings
@@ -47,7 +48,7 @@ answers 404, as if it did not exist.
 
 _ROUTERS = (
     system, quotas, repositories, revisions, history, info, files, rebuilding, uploads, tensors,
-    jobs, reports,
+    jobs, reports, own, organizations, users,
 )  # fmt: skip
 
 

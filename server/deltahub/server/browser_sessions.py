@@ -16,6 +16,9 @@ from deltahub.registry.errors import Forbidden, Unauthorized
 from deltahub.server.signing import Signer
 
 COOKIE: Final = "deltahub_session"
+# Browsers take a cookie with this prefix only over HTTPS and from the host itself, so that no page
+# of a neighbouring host name can put its own session there.
+_HOST_PREFIX: Final = "__Host-"
 CSRF_HEADER: Final = "X-CSRF-Token"
 CSRF_FIELD: Final = "csrf"
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -29,9 +32,14 @@ _NOT_OURS: Final = (
 )
 
 
+def cookie_name(connection: HTTPConnection, name: str = COOKIE) -> str:
+    """Return what a cookie of the hub is called on this connection."""
+    return _HOST_PREFIX + name if connection.url.scheme == "https" else name
+
+
 def secret_of(connection: HTTPConnection, signer: Signer) -> str | None:
     """Return the secret in the session's cookie; None without one that this hub signed."""
-    cookie = connection.cookies.get(COOKIE)
+    cookie = connection.cookies.get(cookie_name(connection))
     if not cookie:
         return None
     try:
@@ -46,14 +54,18 @@ def set_cookie(
     """Give the browser the secret of a new session."""
     seconds = life.total_seconds()
     response.set_cookie(
-        COOKIE, signer.sign(_COOKIE_PURPOSE, {"secret": secret}, seconds), max_age=int(seconds),
+        cookie_name(connection), signer.sign(_COOKIE_PURPOSE, {"secret": secret}, seconds),
+        max_age=int(seconds),
         path="/", secure=connection.url.scheme == "https", httponly=True, samesite="lax",
     )  # fmt: skip
 
 
-def forget_cookie(response: Response) -> None:
+def forget_cookie(response: Response, connection: HTTPConnection) -> None:
     """Tell the browser to forget its session."""
-    response.delete_cookie(COOKIE, path="/", httponly=True, samesite="lax")
+    response.delete_cookie(
+        cookie_name(connection), path="/", secure=connection.url.scheme == "https",
+        httponly=True, samesite="lax",
+    )  # fmt: skip
 
 
 def csrf_token(signer: Signer, caller: Caller | None) -> str:

@@ -1,8 +1,9 @@
 """Settings of the HTTP layer, with units and defaults, read from DELTAHUB_SERVER_*."""
 
-from typing import Final
+from typing import Final, Self
+from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from deltahub.registry.monitoring.access import MetricsSettings
@@ -22,6 +23,30 @@ class ServerSettings(MetricsSettings):
         default=None,
         description="Secret of at least 32 characters that signs links and tokens. All servers of "
         "one hub need the same; a server alone makes one in its data folder.",
+    )
+    oidc_issuer: str | None = Field(
+        default=None,
+        description="Address of a provider of OpenID Connect, by whom people may log in.",
+    )
+    oidc_client_id: str = Field(default="", description="What the provider calls this hub.")
+    oidc_client_secret: SecretStr | None = Field(
+        default=None, description="What proves to the provider that this hub asks."
+    )
+    oidc_name: str = Field(
+        default="single sign-on", min_length=1, max_length=60, description="Of the button."
+    )
+    oidc_creates_users: bool = Field(
+        default=True, description="Whoever logs in by the provider first becomes a user."
+    )
+    oidc_email_domains: str = Field(
+        default="",
+        description="Domains, with commas between, of which people must have a verified e-mail "
+        "address; by default any.",
+    )
+    oidc_groups: str = Field(
+        default="",
+        description="Groups at the provider, with commas between, of which people must be in one; "
+        "by default any.",
     )
     decode_threads: int = Field(
         default=4, ge=1, description="Chunks of downloads that are decoded at once."
@@ -155,7 +180,7 @@ class ServerSettings(MetricsSettings):
         default=30, ge=1, description="How long an idle connection is kept open."
     )
 
-    @field_validator("signing_key", mode="before")
+    @field_validator("signing_key", "oidc_client_secret", mode="before")
     @classmethod
     def _none_if_empty(cls, secret: object) -> object:
         return secret or None
@@ -166,6 +191,27 @@ class ServerSettings(MetricsSettings):
         if secret is not None and len(secret.get_secret_value()) < _SECRET_LENGTH:
             raise ValueError(f"a secret has at least {_SECRET_LENGTH} random characters")
         return secret
+
+    @field_validator("oidc_issuer")
+    @classmethod
+    def _check_issuer(cls, url: str | None) -> str | None:
+        if not url:
+            return None
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
+            raise ValueError("write https://HOST or https://HOST/PATH, as the provider says")
+        if parts.query or parts.fragment:
+            raise ValueError("an issuer has no query and no fragment")
+        return url
+
+    @model_validator(mode="after")
+    def _check_client(self) -> Self:
+        if self.oidc_issuer and not self.oidc_client_id:
+            raise ValueError(
+                "DELTAHUB_SERVER_OIDC_ISSUER needs DELTAHUB_SERVER_OIDC_CLIENT_ID: the provider"
+                " gives it when you register this hub"
+            )
+        return self
 
     @field_validator("public_url")
     @classmethod

@@ -24,6 +24,7 @@ from deltahub.client.records import (
     Ref,
     Repository,
     Revision,
+    Token,
     UploadStatus,
     WhoAmI,
     Withdrawal,
@@ -53,6 +54,18 @@ class Api:
 
     def whoami(self) -> WhoAmI:
         return self._read(partial(record, WhoAmI), "GET", "/v1/whoami")
+
+    def list_tokens(self) -> list[Token]:
+        return self._read(partial(items_of, Token), "GET", "/v1/tokens")
+
+    def create_token(self, label: str, scope: str, ttl_s: int | None) -> str:
+        body = {"label": label, "scope": scope, "ttl_s": ttl_s}
+        answer = self.transport.call("POST", "/v1/tokens", json_body=body)
+        secret: str = answer.read(lambda value: field_of(value, "token", str))
+        return secret
+
+    def delete_token(self, token_id: int) -> None:
+        self.transport.call("DELETE", f"/v1/tokens/{token_id}")
 
     def create_repository(self, name: str, *, private: bool, push_bytes: int = 0) -> Repository:
         """push_bytes: of the files that are to be pushed: LimitExceeded if there is no room."""

@@ -1,4 +1,4 @@
-"""`deltahub login` and `deltahub whoami`."""
+"""`deltahub login`, `deltahub whoami` and `deltahub token`."""
 
 import dataclasses
 import os
@@ -12,10 +12,12 @@ from deltahub.client.api.credentials import (
     is_damaged,
     save_credentials,
 )
-from deltahub.client.cli.output import Output, hub_options
+from deltahub.client.cli.output import Output, hub_options, table
 from deltahub.client.hub import Hub
 from deltahub.client.progress import human_size
 from deltahub.client.records import NamespaceRole
+
+_DAY_S = 86400
 
 
 @click.command()
@@ -78,3 +80,52 @@ def whoami(hub: Hub, output: Output) -> None:
     ]
     lines += [f"  {each.name}: {each.role}{_used(each)}" for each in found.namespaces]
     output.result({"url": hub.url, **dataclasses.asdict(found)}, *lines)
+
+
+@click.group()
+def token() -> None:
+    """List, make and revoke your own access tokens."""
+
+
+@token.command("ls")
+@hub_options
+def list_tokens(hub: Hub, output: Output) -> None:
+    """List your tokens, without their secrets."""
+    found = hub.tokens()
+    rows = [
+        [
+            str(each.id),
+            each.scope,
+            f"until {each.expires_at}" if each.expires_at else "never expires",
+            each.label,
+        ]
+        for each in found
+    ]
+    output.result({"items": found}, *(table(rows) if rows else ["no tokens"]))
+
+
+@token.command("create")
+@click.argument("label")
+@click.option(
+    "--scope", type=click.Choice(["read", "write", "admin"]), default="read", show_default=True,
+    help="No more than that of the token that makes it.",
+)  # fmt: skip
+@click.option(
+    "--ttl-days", type=click.FloatRange(min=0, min_open=True),
+    help="Default: as long as the token that makes it.",
+)  # fmt: skip
+@hub_options
+def create_token(label: str, scope: str, ttl_days: float | None, hub: Hub, output: Output) -> None:
+    """Make a token for what LABEL says, and print it, this once."""
+    ttl_s = None if ttl_days is None else max(1, round(ttl_days * _DAY_S))
+    secret = hub.create_token(label, scope=scope, ttl_s=ttl_s)
+    output.result({"label": label, "scope": scope, "token": secret}, secret)
+
+
+@token.command("revoke")
+@click.argument("token_id", metavar="ID", type=click.IntRange(min=0))
+@hub_options
+def revoke_token(token_id: int, hub: Hub, output: Output) -> None:
+    """Make your token with this number useless at once."""
+    hub.revoke_token(token_id)
+    output.result({"revoked": token_id}, f"revoked token {token_id}")

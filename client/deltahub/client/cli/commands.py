@@ -36,6 +36,7 @@ _COMMANDS = {
     "jobs": ("deltahub.client.cli.jobs:jobs", "List, watch, cancel and retry background jobs."),
     "login": ("deltahub.client.cli.account:login", "Store a hub's address and your token."),
     "whoami": ("deltahub.client.cli.account:whoami", "Show whose token this is."),
+    "token": ("deltahub.client.cli.account:token", "List, make and revoke your own tokens."),
 }
 # Commands of the service: the extra that installs their imports, and the text of `--help`.
 _SERVICE = {

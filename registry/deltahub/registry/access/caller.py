@@ -37,8 +37,8 @@ class Caller:
 
 ANONYMOUS: Caller | None = None
 NO_TOKEN = (
-    "this needs a token: `deltahub login` stores yours; the hub's operator makes one with"
-    " `deltahub user token create`"
+    "this needs a token: `deltahub login` stores yours; the hub's page /-/settings/tokens makes"
+    " one, or its operator with `deltahub user token create`"
 )
 
 
@@ -49,3 +49,14 @@ def require_writer(caller: Caller | None) -> Caller:
     if not caller.may_write:
         raise Forbidden(f"the token of {caller.name} has scope read; this needs scope write")
     return caller
+
+
+def require_operator(caller: Caller | None, *, by_shell: bool) -> None:
+    """Forbidden unless the operator's shell asks, or an administrator of the hub.
+
+    by_shell is said apart, so that a request without a token never counts as the shell.
+    """
+    if not by_shell and not require_writer(caller).is_superuser:
+        raise Forbidden(
+            "users are managed by administrators of the hub, with a token of scope admin"
+        )

@@ -86,7 +86,7 @@ def _way_to_role(session: ReadSession, namespace_id: int, user: str, role: str) 
     if namespace.kind != "organization":
         return f": the namespace is {namespace.name}'s own, and only an organization's is shared"
     return (
-        "; the hub's operator gives it with"
+        "; an administrator of it gives it, or the hub's operator with"
         f" `deltahub user org member {namespace.name} {user} --role {role}`"
     )
 

@@ -7,20 +7,28 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import get_args
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from deltahub.registry.access import audit
-from deltahub.registry.access.caller import Caller, Scope
-from deltahub.registry.access.login.sessions import MARK_PREFIX, caller_of_session_mark
+from deltahub.registry.access.caller import Caller, Scope, require_writer
+from deltahub.registry.access.login.sessions import (
+    MARK_PREFIX,
+    caller_of_session_mark,
+    session_id_of,
+)
 from deltahub.registry.access.users import check_choice, user_named
 from deltahub.registry.db.models import Token, User, utc_now
 from deltahub.registry.db.session import ReadSession, WriteSession
-from deltahub.registry.errors import InvalidRequest, NotFound, Unauthorized
+from deltahub.registry.db.tables.logins import WebSession
+from deltahub.registry.errors import Forbidden, InvalidRequest, NotFound, Unauthorized
 from deltahub.registry.registry import Registry
 
 TOKEN_PREFIX = "dh_"
 _MARK = re.compile(r"([0-9]{1,18})-([0-9a-f]{16})")
 MAX_LABEL = 200
+# That users make themselves.
+MOST_OWN = 500
+MAX_TTL_S = 100 * 365 * 86400
 
 
 @dataclass(frozen=True)
@@ -33,6 +41,10 @@ class TokenInfo:
     label: str
     created_at: datetime
     expires_at: datetime | None
+
+    @property
+    def is_expired(self) -> bool:
+        return self.expires_at is not None and self.expires_at <= utc_now()
 
 
 def create_token(
@@ -79,6 +91,46 @@ def revoke_token(reg: Registry, token_id: int, *, by: Caller | None = None) -> N
         session.delete(token)
 
 
+def create_own(
+    reg: Registry, caller: Caller, scope: Scope, label: str = "", ttl_s: int | None = None
+) -> str:
+    """The secret of a new token of the caller, as create_token().
+
+    It allows no more than the caller may now. One that is made with a token ends with that token's
+    time at the latest, so that a token cannot prolong itself. Forbidden, InvalidRequest.
+    """
+    require_writer(caller)
+    check_choice("scope", scope, get_args(Scope))
+    if scope == "admin" and not caller.is_superuser:
+        raise Forbidden(
+            "a token of scope admin is made by administrators, in a session or with a token that"
+            " has scope admin itself"
+        )
+    with reg.db.write() as session:
+        end = _end_of(session, caller)
+        if end is not None:
+            left_s = max(1, int((end - utc_now()).total_seconds()))
+            ttl_s = left_s if ttl_s is None else min(ttl_s, left_s)
+        own = select(func.count()).where(Token.user_id == caller.user_id)
+        if (session.scalar(own) or 0) >= MOST_OWN:
+            raise Forbidden(
+                f"{caller.name} has {MOST_OWN} tokens, and may make no more: revoke some"
+            )
+        user = session.get_one(User, caller.user_id)
+        return add_token(session, user, scope, label, ttl_s, by=caller)
+
+
+def revoke_own(reg: Registry, caller: Caller, token_id: int) -> None:
+    """revoke_token() for a token of the caller; NotFound also for those of others."""
+    require_writer(caller)
+    with reg.db.write() as session:
+        token = session.get(Token, token_id)
+        if token is None or token.user_id != caller.user_id:
+            raise NotFound(f"you have no token {token_id}")
+        audit.append(session, caller, "token.revoke", caller.name, {"token_id": token.id})
+        session.delete(token)
+
+
 def authenticate(reg: Registry, secret: str) -> Caller:
     """The holder of this token; Unauthorized if it is unknown, revoked or expired."""
     query = (
@@ -105,14 +157,30 @@ def caller_of_mark(session: ReadSession, mark: str) -> Caller:
     return _holder(token, session.get_one(User, token.user_id))
 
 
+def _end_of(session: ReadSession, caller: Caller) -> datetime | None:
+    """When the token ends that the caller shows, or that began the caller's session."""
+    session_id = session_id_of(caller)
+    if session_id is None:
+        token_id: int | None = int(caller.token_mark.partition("-")[0])
+    else:
+        token_id = session.get_one(WebSession, session_id).token_id
+    return None if token_id is None else session.get_one(Token, token_id).expires_at
+
+
 def add_token(
-    session: WriteSession, user: User, scope: Scope, label: str, ttl_s: int | None
+    session: WriteSession,
+    user: User,
+    scope: Scope,
+    label: str,
+    ttl_s: int | None,
+    *,
+    by: Caller | None = None,
 ) -> str:
     check_choice("scope", scope, get_args(Scope))
     if len(label) > MAX_LABEL:
         raise InvalidRequest(f"a token's label has at most {MAX_LABEL} characters")
-    if ttl_s is not None and ttl_s <= 0:
-        raise InvalidRequest(f"a token must live for more than {ttl_s} s")
+    if ttl_s is not None and not 0 < ttl_s <= MAX_TTL_S:
+        raise InvalidRequest(f"a token lives for 1 s to {MAX_TTL_S} s (100 years), not {ttl_s} s")
     secret = TOKEN_PREFIX + secrets.token_urlsafe(32)
     expires_at = None if ttl_s is None else utc_now() + timedelta(seconds=ttl_s)
     token = Token(
@@ -120,7 +188,7 @@ def add_token(
     )
     session.add(token)
     session.flush()
-    audit.append(session, None, "token.create", user.name, {"token_id": token.id, "scope": scope})
+    audit.append(session, by, "token.create", user.name, {"token_id": token.id, "scope": scope})
     return secret
 
 

@@ -1,26 +1,24 @@
 """Users and namespaces: create, list, find."""
 
-from sqlalchemy import func, select
+from sqlalchemy import exists, func, select
 
 from deltahub.registry.access import audit
 from deltahub.registry.access.caller import ANONYMOUS, Caller
 from deltahub.registry.db.models import Membership, Namespace, User
 from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.errors import InvalidName, InvalidRequest, NameTaken, NotFound
-from deltahub.registry.names import RESERVED_NAMESPACES, quoted, validate_name
+from deltahub.registry.names import RESERVED_NAMESPACES, is_name, quoted, validate_name
 from deltahub.registry.registry import Registry
 
 
-def create_user(
-    reg: Registry, name: str, *, is_admin: bool = False, by: Caller | None = ANONYMOUS
-) -> User:
+def create_user(reg: Registry, name: str, *, is_admin: bool = False) -> User:
     """A new user, with a namespace of the same name; InvalidName, NameTaken.
 
-    by: who makes it, for the audit log; None: the operator's shell.
+    For operators: the name may be that of a user who was removed.
     """
     validate_name(name, "user")
     with reg.db.write() as session:
-        return add_user(session, name, is_admin=is_admin, by=by)
+        return add_user(session, name, is_admin=is_admin, may_take_over=True)
 
 
 def list_users(reg: Registry) -> list[User]:
@@ -31,22 +29,44 @@ def list_users(reg: Registry) -> list[User]:
 
 def user_named(session: ReadSession, name: str) -> User:
     """The user of this name; NotFound."""
-    user = session.scalar(select(User).where(User.name == name))
+    user = find_user(session, name)
     if user is None:
         raise NotFound(f"there is no user {quoted(name)}; `deltahub user list` shows them")
     return user
 
 
+def find_user(session: ReadSession, name: str) -> User | None:
+    """The user of this name."""
+    return session.scalar(select(User).where(User.name == name)) if is_name(name) else None
+
+
 def add_user(
-    session: WriteSession, name: str, *, is_admin: bool, by: Caller | None = ANONYMOUS
+    session: WriteSession,
+    name: str,
+    *,
+    is_admin: bool,
+    by: Caller | None = ANONYMOUS,
+    may_take_over: bool = False,
 ) -> User:
-    namespace = add_namespace(session, name, "user")
+    """may_take_over: the name may be reserved, because a user who had it was removed."""
+    namespace = _reserved(session, name) if may_take_over else None
+    namespace = namespace or add_namespace(session, name, "user")
     user = User(name=name, is_admin=is_admin)
     session.add(user)
     session.flush()
     session.add(Membership(namespace_id=namespace.id, user_id=user.id, role="admin"))
     audit.append(session, by, "user.create", name, {"is_admin": is_admin})
     return user
+
+
+def _reserved(session: ReadSession, name: str) -> Namespace | None:
+    """The namespace of a user of this name who was removed."""
+    query = select(Namespace).where(
+        Namespace.name == name,
+        Namespace.kind == "user",
+        ~exists().where(User.name == Namespace.name),
+    )
+    return session.scalar(query)
 
 
 def taken_by(session: ReadSession, name: str) -> str | None:

@@ -9,15 +9,29 @@ from starlette.responses import RedirectResponse, Response
 from deltahub.server.hub import Hub
 from deltahub.server.monitoring.metrics import Monitoring
 from deltahub.server.web import assets, errors, forms, home
-from deltahub.server.web.account import login, new_model
+from deltahub.server.web.account import invitation, login, new_model, openid
+from deltahub.server.web.account.turns import Logins
 from deltahub.server.web.admin import pages as admin
 from deltahub.server.web.dispatch import ELSEWHERE
 from deltahub.server.web.headers import PageHeaders
 from deltahub.server.web.jobs import pages as jobs
 from deltahub.server.web.model import overview
+from deltahub.server.web.settings import (
+    organizations,
+    password,
+    profile,
+    sessions,
+    storage,
+    tokens,
+)
 
 # In order: the first route that matches answers. Models come last, as their names match most.
-_MODULES: Final = (home, login, new_model, *jobs.MODULES, *admin.MODULES, overview)
+_MODULES: Final = (
+    home, login, openid, invitation, new_model,
+    profile, password, sessions, tokens, organizations, storage,
+    *jobs.MODULES, *admin.MODULES,
+    overview,
+)  # fmt: skip
 
 
 def create_web_app(hub: Hub, monitoring: Monitoring) -> FastAPI:
@@ -27,6 +41,7 @@ def create_web_app(hub: Hub, monitoring: Monitoring) -> FastAPI:
     )
     app.state.hub = hub
     app.state.monitoring = monitoring
+    app.state.logins = Logins(hub.settings)
     errors.install(app)
     app.add_middleware(PageHeaders)
     app.add_api_route("/-/assets/{name}", assets.get_asset, methods=["GET", "HEAD"])

@@ -48,8 +48,10 @@ def error_page(request: Request, status: int, sentence: str) -> Response:
     hub: Hub = request.app.state.hub
     viewer = getattr(request.state, "caller", None)
     title = _TITLES.get(status, "The hub made a mistake")
-    shown: dict[str, Any] = {"title": title, "sentence": sentence, "code": status,
-             "request_id": current_id() if status >= 500 else None}  # fmt: skip
+    shown: dict[str, Any] = {
+        "title": title, "sentence": sentence, "code": status,
+        "request_id": current_id() if status >= 500 else None,
+    }  # fmt: skip
     if request.headers.get("hx-request"):
         headers = {"HX-Retarget": "#notices", "HX-Reswap": "innerHTML", "HX-Reselect": ".notice"}
         return render(request, hub, viewer, "notice.html", status, headers, **shown)
@@ -61,6 +63,9 @@ def _coded(request: Request, error: Exception) -> Response:
     if code not in errors.STATUS_OF:
         return _unexpected(request, error)
     errors.log_failure(request, code, error)
+    if code == "invalid_name" and request.method == "GET" and request.path_params.get("namespace"):
+        # Nothing can have the name in the address.
+        return error_page(request, 404, _NOTHING)
     status = errors.STATUS_OF[code]
     viewer = getattr(request.state, "caller", None)
     if status == 401 and request.method == "GET" and viewer is None:

@@ -13,6 +13,15 @@ _AGES: Final = (
     (30 * 86400, 86400, "day"),
     (365 * 86400, 30 * 86400, "month"),
 )
+# In order: browsers and systems also name those that they descend from.
+_BROWSERS: Final = (
+    ("Edg", "Edge"), ("OPR/", "Opera"), ("Firefox/", "Firefox"), ("Chrome/", "Chrome"),
+    ("CriOS/", "Chrome"), ("FxiOS/", "Firefox"), ("Safari/", "Safari"),
+)  # fmt: skip
+_SYSTEMS: Final = (
+    ("Android", "Android"), ("iPhone", "iPhone"), ("iPad", "iPad"), ("Windows", "Windows"),
+    ("Mac OS X", "macOS"), ("CrOS", "ChromeOS"), ("Linux", "Linux"),
+)  # fmt: skip
 _YEAR_S: Final = 365 * 86400
 
 
@@ -115,6 +124,22 @@ def breakable(text: str) -> Markup:
     )
 
 
+def sentence(text: str) -> str:
+    """Return an error's text as a sentence for people: errors begin small and end without a dot."""
+    text = text.strip()
+    end = "" if text.endswith((".", "!", "?")) else "."
+    return f"{text[:1].upper()}{text[1:]}{end}"
+
+
+def browser(agent: str) -> str:
+    """Return a browser and its system as people call them, from what it says of itself."""
+    name = next((name for mark, name in _BROWSERS if mark in agent), None)
+    system = next((name for mark, name in _SYSTEMS if mark in agent), None)
+    if name is None:
+        return agent[:40] or "an unknown browser"
+    return name if system is None else f"{name} on {system}"
+
+
 FILTERS: Final = {
     "size": size,
     "exact_bytes": exact_bytes,
@@ -126,4 +151,6 @@ FILTERS: Final = {
     "iso_when": iso_when,
     "short_id": short_id,
     "breakable": breakable,
+    "browser": browser,
+    "sentence": sentence,
 }

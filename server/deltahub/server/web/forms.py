@@ -1,10 +1,12 @@
 """What every form of a page is checked for before its route runs."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from fastapi import Depends, Request
 from starlette.datastructures import FormData
 
+from deltahub.registry.errors import InvalidRequest
+from deltahub.registry.names import quoted
 from deltahub.server.browser_sessions import (
     CSRF_FIELD,
     CSRF_HEADER,
@@ -13,6 +15,9 @@ from deltahub.server.browser_sessions import (
     check_origin,
 )
 from deltahub.server.hub import CallerDep, HubDep
+
+# Of numbers that a database takes.
+_DIGITS: Final = 19
 
 
 async def checked(request: Request, hub: HubDep, caller: CallerDep) -> None:
@@ -31,6 +36,14 @@ async def form_of(request: Request) -> dict[str, str]:
     """Return the fields of a form, without files. A field that comes twice has its last value."""
     form = await request.form()
     return {name: value.strip() for name, value in form.items() if isinstance(value, str)}
+
+
+def number_in(form: dict[str, str], name: str) -> int:
+    """Return the number in a field of a form. Raises InvalidRequest."""
+    text = form.get(name, "")
+    if not (text.isascii() and text.isdecimal() and len(text) < _DIGITS):
+        raise InvalidRequest(f"{quoted(text)} is no number: load the page again")
+    return int(text)
 
 
 FormDep = Annotated[dict[str, str], Depends(form_of)]

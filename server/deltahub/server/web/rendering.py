@@ -58,7 +58,7 @@ def render(
     /,
     **shown: Any,
 ) -> HTMLResponse:
-    """Make a page. shown: what the template names besides `viewer`, `nonce` and `csrf`.
+    """Make a page. shown: what the template names besides `viewer`, `status`, `nonce` and `csrf`.
 
     Runs in a thread if it is long: templates are not asynchronous.
     """
@@ -75,6 +75,7 @@ def text_of(request: Request, hub: Hub, viewer: Caller | None, template: str, **
             viewer=viewer,
             nonce=getattr(request.state, NONCE, ""),
             csrf=csrf_token(hub.signer, viewer),
+            status=status,
             **shown,
         )
     )
@@ -82,7 +83,9 @@ def text_of(request: Request, hub: Hub, viewer: Caller | None, template: str, **
 
 def icon(name: str, label: str | None = None) -> Markup:
     """Return an icon of source/icons.txt. label: what it says, where no text beside it does."""
-    said = Markup('role="img" aria-label="{}"').format(label) if label else Markup("aria-hidden")
+    said = Markup('aria-hidden="true"')
+    if label:
+        said = Markup('role="img" aria-label="{}"').format(label)
     return Markup('<svg class="icon" {}><use href="{}#{}"></use></svg>').format(
         said, asset("icons.svg"), name
     )

@@ -4,19 +4,21 @@ import hashlib
 import secrets
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, cast
 
-from sqlalchemy import delete, select
+from sqlalchemy import Row, Select, delete, select
 
 from deltahub.registry.access import audit
-from deltahub.registry.access.caller import Caller
-from deltahub.registry.db.models import User, utc_now
+from deltahub.registry.access.caller import Caller, Scope
+from deltahub.registry.db.models import Token, User, utc_now
 from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.db.tables.logins import WebSession
 from deltahub.registry.errors import NotFound, Unauthorized
 from deltahub.registry.registry import Registry
 
 LIFETIME: Final = timedelta(days=14)
+# Of one user: the oldest end.
+MOST: Final = 100
 # How exactly `seen_at` is known: to write it at every request would make each a writer.
 _SEEN: Final = timedelta(minutes=5)
 MARK_PREFIX: Final = "s"
@@ -38,59 +40,76 @@ class SessionInfo:
 
 
 def begin_session(
-    reg: Registry, user_id: int, *, agent: str, address: str, how: str
+    reg: Registry,
+    user_id: int,
+    *,
+    agent: str,
+    address: str,
+    how: str,
+    token_mark: str | None = None,
 ) -> tuple[str, timedelta]:
     """The secret of a new session, and its lifetime. how: password, token and so on, for the log.
 
-    Unauthorized if the user was disabled.
+    token_mark: of the token that the user showed. The session then allows no more than the token
+    does, and ends with it. Unauthorized if the user was disabled, or the token has ended.
     """
     secret = secrets.token_urlsafe(32)
-    with reg.db.write() as session:
+    with reg.db.write_beside() as session:
         user = session.get(User, user_id)
         if user is None or user.disabled_at is not None:
             raise Unauthorized("this user was disabled; ask the hub's administrator")
+        token = None if token_mark is None else _token_of(session, token_mark)
+        ends = [utc_now() + LIFETIME]
+        if token is not None and token.expires_at is not None:
+            ends.append(token.expires_at)
         made = WebSession(
             user_id=user.id, hash=_hash(secret), agent=agent[:_MAX_AGENT],
-            address=address[:_MAX_ADDRESS], expires_at=utc_now() + LIFETIME,
+            address=address[:_MAX_ADDRESS], expires_at=min(ends),
+            token_id=None if token is None else token.id,
         )  # fmt: skip
         session.add(made)
         # Sessions that have ended need no rows.
         session.execute(delete(WebSession).where(WebSession.expires_at <= utc_now()))
         session.flush()
-        audit.append(session, _caller(made, user), "session.begin", user.name, {"by": how})
-    return secret, LIFETIME
+        kept = (
+            select(WebSession.id)
+            .where(WebSession.user_id == user.id)
+            .order_by(WebSession.id.desc())
+            .offset(MOST - 1)
+            .limit(1)
+        )
+        last = session.scalar(kept)
+        if last is not None:
+            of_user = (WebSession.user_id == user.id) & (WebSession.id < last)
+            session.execute(delete(WebSession).where(of_user))
+        audit.append(session, _caller(made, user, token), "session.begin", user.name, {"by": how})
+    return secret, min(ends) - utc_now()
 
 
 def session_caller(reg: Registry, secret: str) -> Caller | None:
     """The user who holds this session; None if it has ended."""
-    query = (
-        select(WebSession, User)
-        .join(User, User.id == WebSession.user_id)
-        .where(WebSession.hash == _hash(secret))
-    )
     with reg.db.read() as session:
-        row = session.execute(query).one_or_none()
-        if row is None or not _is_valid(*row):
+        row = session.execute(_rows().where(WebSession.hash == _hash(secret))).one_or_none()
+        if row is None or not _is_valid(row):
             return None
-        found, user = row
+        found, user, token = row
     if found.seen_at < utc_now() - _SEEN:
         with reg.db.write_beside() as session:
             again = session.get(WebSession, found.id)
             if again is not None:
                 again.seen_at = utc_now()
-    return _caller(found, user)
+    return _caller(found, user, token)
 
 
 def caller_of_session_mark(session: ReadSession, mark: str) -> Caller:
     """The holder of the session with this Caller.token_mark; Unauthorized once it has ended."""
     number, _, start = mark.removeprefix(MARK_PREFIX).partition("-")
-    found = session.get(WebSession, int(number)) if number.isdigit() else None
-    user = None if found is None else session.get_one(User, found.user_id)
-    if found is None or user is None or not start or not found.hash.startswith(start):
+    row = None
+    if number.isdecimal() and len(number) < 19 and start:
+        row = session.execute(_rows().where(WebSession.id == int(number))).one_or_none()
+    if row is None or not row[0].hash.startswith(start) or not _is_valid(row):
         raise Unauthorized("the session for which the hub signed this has ended")
-    if not _is_valid(found, user):
-        raise Unauthorized("the session for which the hub signed this has ended")
-    return _caller(found, user)
+    return _caller(*row)
 
 
 def list_sessions(reg: Registry, user_id: int | None = None) -> list[SessionInfo]:
@@ -121,9 +140,30 @@ def end_session(reg: Registry, caller: Caller, session_id: int) -> None:
         session.delete(found)
 
 
-def end_all(session: WriteSession, user_id: int) -> None:
-    """End all sessions of a user."""
-    session.execute(delete(WebSession).where(WebSession.user_id == user_id))
+def end_own(reg: Registry, caller: Caller, session_id: int) -> None:
+    """End a session of the caller; NotFound also for those of others."""
+    with reg.db.write() as session:
+        found = session.get(WebSession, session_id)
+        if found is None or found.user_id != caller.user_id:
+            raise NotFound(f"you have no session {session_id}")
+        audit.append(session, caller, "session.end", caller.name, {"session_id": found.id})
+        session.delete(found)
+
+
+def end_others(reg: Registry, caller: Caller) -> int:
+    """End all sessions of the caller except the one that asks; how many there were."""
+    with reg.db.write() as session:
+        n = end_all(session, caller.user_id, except_id=session_id_of(caller))
+        audit.append(session, caller, "session.end_others", caller.name, {"n": n})
+        return n
+
+
+def end_all(session: WriteSession, user_id: int, *, except_id: int | None = None) -> int:
+    """End all sessions of a user, perhaps except one; how many there were."""
+    ids = select(WebSession.id).where(WebSession.user_id == user_id)
+    ended = [found for found in session.scalars(ids) if found != except_id]
+    session.execute(delete(WebSession).where(WebSession.id.in_(ended)))
+    return len(ended)
 
 
 def session_id_of(caller: Caller) -> int | None:
@@ -133,14 +173,35 @@ def session_id_of(caller: Caller) -> int | None:
     return int(caller.token_mark.removeprefix(MARK_PREFIX).partition("-")[0])
 
 
-def _is_valid(found: WebSession, user: User) -> bool:
+def _rows() -> "Select[WebSession, User, Token | None]":
+    """Sessions with their users, and with the tokens that began them."""
+    return (
+        select(WebSession, User, Token)
+        .join(User, User.id == WebSession.user_id)
+        .outerjoin(Token, Token.id == WebSession.token_id)
+    )
+
+
+def _is_valid(row: "Row[WebSession, User, Token | None]") -> bool:
+    found, user, _ = row
     return found.expires_at > utc_now() and user.disabled_at is None
 
 
-def _caller(found: WebSession, user: User) -> Caller:
-    """A session allows all that the user may do."""
+def _token_of(session: ReadSession, mark: str) -> Token:
+    number, _, start = mark.partition("-")
+    token = session.get(Token, int(number))
+    if token is None or not token.hash.startswith(start):
+        raise Unauthorized("this token was revoked")
+    return token
+
+
+def _caller(found: WebSession, user: User, token: Token | None) -> Caller:
+    """A session allows all that the user may do, or all that its token may."""
     mark = f"{MARK_PREFIX}{found.id}-{found.hash[:16]}"
-    return Caller(user.id, user.name, user.is_admin, "admin" if user.is_admin else "write", mark)
+    scope: Scope = "admin" if user.is_admin else "write"
+    if token is not None:
+        scope = cast(Scope, token.scope)
+    return Caller(user.id, user.name, user.is_admin, scope, mark)
 
 
 def _hash(secret: str) -> str:

@@ -14,6 +14,10 @@ class WebSession(Base):
     __tablename__ = "web_sessions"
     id: Mapped[int] = mapped_column(Id, primary_key=True)
     user_id: Mapped[int] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"), index=True)
+    # A token that began it limits what it may do, and ends it.
+    token_id: Mapped[int | None] = mapped_column(
+        ForeignKey("tokens.id", ondelete="CASCADE"), index=True
+    )
     hash: Mapped[str] = mapped_column(String(64), unique=True)
     agent: Mapped[str] = mapped_column(String(300))  # what the browser calls itself
     address: Mapped[str] = mapped_column(String(64))  # from which it logged in

@@ -8,7 +8,7 @@ from urllib.parse import quote
 from fastapi import APIRouter
 from starlette.responses import RedirectResponse, Response
 
-from deltahub.registry.access import tokens, users
+from deltahub.registry.access import tokens
 from deltahub.registry.access.login import sessions
 from deltahub.registry.errors import InvalidRequest
 from deltahub.registry.names import quoted
@@ -21,14 +21,6 @@ from deltahub.server.web.forms import FormDep
 router = APIRouter(route_class=BoundedRoute, prefix="/-/admin")
 
 _SIZE: Final = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*(?:([KMGTP])(I?))?B?", re.IGNORECASE)
-
-
-@router.post("/access/users")
-def create_user(hub: HubDep, viewer: AdminDep, form: FormDep) -> Response:
-    """Make a user."""
-    name = form.get("name", "")
-    users.create_user(hub.registry, name, is_admin="is_admin" in form, by=viewer)
-    return RedirectResponse(f"/-/admin/access/users?words={quote(name, safe='')}", 303)
 
 
 @router.post("/access/tokens/{token_id}/revoke")

@@ -2,6 +2,6 @@
 
 from typing import Final
 
-from deltahub.server.web.admin import actions, lists, overview, settings, store
+from deltahub.server.web.admin import actions, lists, overview, settings, store, users
 
-MODULES: Final = (overview, store, settings, lists, actions)
+MODULES: Final = (overview, store, settings, users, lists, actions)

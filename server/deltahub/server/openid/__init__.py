@@ -1,0 +1,1 @@
+"""Logging in by OpenID Connect: what is asked of a provider, and what its answers prove."""

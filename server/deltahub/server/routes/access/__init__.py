@@ -1,0 +1,1 @@
+"""The routes about users: tokens, sessions, organizations, and for administrators all users."""

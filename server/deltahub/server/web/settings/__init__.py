@@ -1,0 +1,1 @@
+"""The pages of a person's own account, below /-/settings."""
