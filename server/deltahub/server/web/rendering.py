@@ -58,7 +58,7 @@ def render(
     /,
     **shown: Any,
 ) -> HTMLResponse:
-    """Make a page. shown: what the template names besides `viewer`, `status`, `nonce` and `csrf`.
+    """Make a page. shown: what the template names besides `viewer`, `nonce` and `csrf`.
 
     Runs in a thread if it is long: templates are not asynchronous.
     """
@@ -75,7 +75,6 @@ def text_of(request: Request, hub: Hub, viewer: Caller | None, template: str, **
             viewer=viewer,
             nonce=getattr(request.state, NONCE, ""),
             csrf=csrf_token(hub.signer, viewer),
-            status=status,
             **shown,
         )
     )
