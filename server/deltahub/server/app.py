@@ -29,6 +29,7 @@ from deltahub.server.routes import (
     tensors,
     uploads,
 )
+from deltahub.server.routes.results import comparisons
 from deltahub.server.schemas.base import ErrorOut
 from deltahub.server.settings import ServerSettings
 from deltahub.server.streaming.disconnects import Disconnects
@@ -46,7 +47,7 @@ answers 404, as if it did not exist.
 
 _ROUTERS = (
     system, quotas, repositories, revisions, history, info, files, rebuilding, uploads, tensors,
-    jobs,
+    jobs, comparisons,
 )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ import anyio.to_thread
 from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import Response
 
+from deltahub.methods.kinds.kind import Arguments, JobArguments
 from deltahub.registry.access.caller import Caller
 from deltahub.registry.jobs import requests
 from deltahub.registry.jobs.requests import JobInfo
@@ -42,18 +43,10 @@ def create_job(body: AskAnyIn, hub: HubDep, caller: CallerDep) -> JobOut:
     `docs/jobs.md` describes the kinds. With `dry_run` the job only checks and estimates.
     """
     assert isinstance(body, AskIn)
-    arguments = body.arguments
-    wish = Wish(
-        body.kind,
-        arguments.model_dump(mode="json"),
-        arguments.name,
-        arguments.inputs(),
-        arguments.private,
-    )
     job = asked.ask(
         hub.registry,
         caller,
-        wish,
+        wish_of(body.arguments),
         priority=body.priority,
         idempotency_key=body.idempotency_key,
     )
@@ -127,6 +120,14 @@ def cancel_job(job_id: str, hub: HubDep, caller: CallerDep) -> JobOut:
 def retry_job(job_id: str, hub: HubDep, caller: CallerDep) -> JobOut:
     """Run a job again, from its beginning, that failed or was cancelled."""
     return _shown(asked.retry(hub.registry, caller, job_id))
+
+
+def wish_of(arguments: JobArguments) -> Wish:
+    """Return what the registry is asked for. A job that makes no repository only reads."""
+    kind, given = arguments.kind, arguments.model_dump(mode="json")
+    if isinstance(arguments, Arguments):
+        return Wish(kind, given, arguments.name, arguments.inputs(), arguments.private)
+    return Wish(kind, given, None, arguments.inputs(), only_reads=True)
 
 
 class _Look:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, create_model
 
-from deltahub.methods.kinds.kind import Arguments
+from deltahub.methods.kinds.kind import JobArguments
 from deltahub.methods.kinds.table import KINDS
 from deltahub.server.schemas.base import In, Out
 
@@ -17,7 +17,7 @@ class AskIn(In):
     """What all kinds of jobs have in common."""
 
     kind: str
-    arguments: Arguments
+    arguments: JobArguments
     priority: Literal["low", "normal", "high"] = Field(
         default="normal", description="among your own jobs"
     )
@@ -29,7 +29,7 @@ class AskIn(In):
     )
 
 
-def _ask(kind: str, arguments: type[Arguments]) -> type[AskIn]:
+def _ask(kind: str, arguments: type[JobArguments]) -> type[AskIn]:
     fields: dict[str, Any] = {"kind": (Literal[kind], ...), "arguments": (arguments, ...)}
     name = f"Ask{arguments.__name__}"
     return create_model(name, __base__=AskIn, __doc__=arguments.__doc__, **fields)
