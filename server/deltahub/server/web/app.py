@@ -12,9 +12,10 @@ from deltahub.server.web.account import login
 from deltahub.server.web.dispatch import ELSEWHERE
 from deltahub.server.web.headers import PageHeaders
 from deltahub.server.web.model import overview
+from deltahub.server.web.model.comparing import page as comparing
 
 # In order: the first route that matches answers. Models come last, as their names match most.
-_MODULES: Final = (home, login, overview)
+_MODULES: Final = (home, login, comparing, overview)
 
 
 def create_web_app(hub: Hub) -> FastAPI:

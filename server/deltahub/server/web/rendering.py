@@ -42,6 +42,7 @@ def render(
     template: str,
     status: int = 200,
     headers: Mapping[str, str] | None = None,
+    /,
     **shown: Any,
 ) -> HTMLResponse:
     """Make a page. shown: what the template names besides `viewer`, `nonce` and `csrf`.

@@ -3,17 +3,23 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from typing import Final
 
 from sqlalchemy import and_, or_, select
 
 from deltahub.registry.access.caller import Caller
 from deltahub.registry.access.permissions import allowed, full_name
 from deltahub.registry.access.repositories import DEFAULT_BRANCH, load_repository
+from deltahub.registry.catalog.declared_base import find_declared, resolve_declared
 from deltahub.registry.catalog.refs import resolve_revision
 from deltahub.registry.catalog.weights import is_safetensors
 from deltahub.registry.db.models import File, Repository, Revision
 from deltahub.registry.db.session import ReadSession
 from deltahub.registry.db.tables.trees import Entry
+from deltahub.registry.errors import RevisionNotFound
+
+# Digits of a commit that name it for people.
+SHOWN: Final = 12
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,29 @@ def resolve_pair(session: ReadSession, caller: Caller | None, first: str, second
         repository = load_repository(session, caller, name)
         rows.append(resolve_revision(session, repository, revision or DEFAULT_BRANCH))
     return pair_of(session, rows)
+
+
+def usual_pair(session: ReadSession, caller: Caller | None, name: str) -> tuple[str, str] | None:
+    """What a model is mostly compared with: (its declared base, its main), or else the commit
+    before, or itself; None if it has no commit. RepositoryNotFound.
+    """
+    repository = load_repository(session, caller, name)
+    try:
+        head = resolve_revision(session, repository, DEFAULT_BRANCH)
+    except RevisionNotFound:
+        return None
+    own = f"{name}@{DEFAULT_BRANCH}"
+    declared = find_declared(session, caller, head)
+    base = None if declared is None else declared.revision
+    if base is None and declared is not None:
+        base = resolve_declared(session, caller, declared.text)
+    if declared is not None and base is not None:
+        return declared.text if declared.at else f"{declared.name}@{base.commit[:SHOWN]}", own
+    parent = select(Revision.commit).where(
+        Revision.repository_id == repository.id, Revision.commit == head.parent_commit
+    )
+    before = session.scalar(parent)
+    return own if before is None else f"{name}@{before[:SHOWN]}", own
 
 
 def pair_of(session: ReadSession, revisions: Sequence[Revision]) -> Pair:
