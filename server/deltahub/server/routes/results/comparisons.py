@@ -27,7 +27,7 @@ _Name = Annotated[str, Query(max_length=600, description="NAMESPACE/NAME[@REVISI
 
 
 @router.get("")
-def find_comparison(first: _Name, second: _Name, hub: HubDep, caller: CallerDep) -> ComparisonOut:
+def query_comparison(first: _Name, second: _Name, hub: HubDep, caller: CallerDep) -> ComparisonOut:
     """Find the comparison of two revisions, if a job has made it."""
     found = read.find(hub.registry, caller, first, second)
     if found is None:
