@@ -4,8 +4,8 @@
 2. Compare the tensors that differ, some at a time (steps.py).
 3. Store the report (registry/results/comparisons), which is read by its id.
 
-result {"comparison_id"}, or {"estimate"} of a dry run. What the weights say is in the report alone, and
-not in the job's result or log, because its user may lose the right to read a model.
+result {"comparison_id"}, or {"estimate"} of a dry run. What the weights say is in the report alone,
+and not in the job's result or log, because its user may lose the right to read a model.
 """
 
 import base64

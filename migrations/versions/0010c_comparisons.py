@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-revision: str = "0010b"
+revision: str = "0010c"
 down_revision: str | None = "0010a"
 
 TIME = sa.DateTime(timezone=True)
