@@ -64,6 +64,10 @@ class JobNotFound(NotFound):
     code = "job_not_found"
 
 
+class ComparisonNotFound(NotFound):
+    code = "comparison_not_found"
+
+
 class Unauthorized(HubError):
     """The request had no token, or an unknown or expired one."""
 

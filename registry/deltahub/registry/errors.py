@@ -1,7 +1,7 @@
 """Errors of the registry. The API sends the stable `code` of a class; the SDK maps it back.
 
 RegistryError
- |- NotFound              repository, revision, file, upload, tensor, job: absent or not readable
+ |- NotFound              a repository, file, tensor, job, ...: absent or not readable
  |- Unauthorized          no token, or an unknown or expired token
  |- Forbidden             readable by you, but your role or token scope does not allow the action
  |- Conflict              the state changed since you read it, or the name is taken
@@ -51,6 +51,10 @@ class TensorNotFound(NotFound):
 
 class JobNotFound(NotFound):
     code = "job_not_found"
+
+
+class ComparisonNotFound(NotFound):
+    code = "comparison_not_found"
 
 
 class Unauthorized(RegistryError):

@@ -50,6 +50,7 @@ STATUS_OF: Mapping[str, int] = {
     "upload_not_found": 404,
     "tensor_not_found": 404,
     "job_not_found": 404,
+    "comparison_not_found": 404,
     "unauthorized": 401,
     "forbidden": 403,
     "conflict": 409,

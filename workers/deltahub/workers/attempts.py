@@ -37,11 +37,12 @@ class Kind:
 
     steps_version: increase it when the order or the results of its steps change. Jobs of this kind
     that older code began then start from the beginning, instead of replaying steps that no longer
-    fit.
+    fit. divides_itself: its steps use threads by themselves, so that linear algebra gets one.
     """
 
     run: JobFunction
     steps_version: int = 1
+    divides_itself: bool = False
 
 
 # Jobs of a lane that have made room for others and keep their thread and memory. With so many, jobs
@@ -191,7 +192,13 @@ class AttemptRunner:
             if kind is None:
                 raise StepFailed(JobFailed.code, f"this version knows no job of kind {job.kind!r}")
             run_step = partial(self._run_step, attempt)
-            child = ComputeProcess(self._registry, self._settings, job.id, self._worker_id)
+            child = ComputeProcess(
+                self._registry,
+                self._settings,
+                job.id,
+                self._worker_id,
+                divides_itself=kind.divides_itself,
+            )
             self._processes[attempt] = child
             with child:
                 context = JobContext(self._registry, self._reader, job.id, run_step, child)

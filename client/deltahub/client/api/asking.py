@@ -1,12 +1,15 @@
 """Asking the hub for jobs that compute: a method for each kind of `deltahub.methods.kinds`."""
 
+import re
 import secrets
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from deltahub.client.api.endpoints import Api
 from deltahub.client.api.jobs import wait_for_job
-from deltahub.client.errors import InvalidArgument
+from deltahub.client.api.parsing import field_of
+from deltahub.client.api.wire import LARGE_ANSWER
+from deltahub.client.errors import BadResponse, InvalidArgument
 from deltahub.client.progress import Progress, Silent
 from deltahub.client.records import Job, LogLine
 
@@ -14,6 +17,10 @@ if TYPE_CHECKING:
     from deltahub.methods.kinds.merge import Method, Rescaler
 
 Priority = Literal["low", "normal", "high"]
+
+_ID: Final = re.compile("[0-9A-Za-z_-]{1,64}")
+# Tensors of a comparison in one answer, the hub's most.
+_PAGE: Final = 1000
 
 
 class RunningJob:
@@ -150,6 +157,76 @@ class Asking:
         }
         return self.ask("merge", arguments, priority=priority, idempotency_key=idempotency_key)
 
+    def compare(
+        self,
+        first: str,
+        second: str,
+        *,
+        dry_run: bool = False,
+        priority: Priority = "normal",
+        idempotency_key: str | None = None,
+    ) -> RunningJob:
+        """Compare two models, `namespace/name[@revision]`, tensor by tensor.
+
+        The job's result names a comparison, which `comparison` and `compared_tensors` read. Weights
+        that were compared before are not read again.
+        """
+        arguments = {"first": first, "second": second, "dry_run": dry_run}
+        return self.ask("compare", arguments, priority=priority, idempotency_key=idempotency_key)
+
+    def comparison(self, job: RunningJob | Job | str) -> dict[str, Any]:
+        """The totals of a comparison, and those of each layer and module (docs/compare.md).
+
+        job: one of the kind `compare` that is done, or the comparison's id.
+        """
+        return self._read_comparison(job, "", {})
+
+    def compared_tensors(
+        self,
+        job: RunningJob | Job | str,
+        *,
+        search: str = "",
+        status: str | None = None,
+        sort: str = "relative",
+    ) -> Iterator[dict[str, Any]]:
+        """The tensors of a comparison, page by page; those that changed most come first.
+
+        search: words of the name. status: same, changed, reshaped, only_first or only_second. sort:
+        name, relative, largest, same, cosine, rank or size.
+        """
+        query = {"search": search, "status": status, "sort": sort, "limit": _PAGE}
+        offset = 0
+        while True:
+            page = self._read_comparison(job, "/tensors", {**query, "offset": offset})
+            items = field_of(page, "items", tuple[dict[str, Any], ...])
+            yield from items
+            offset += len(items)
+            if len(items) < _PAGE:
+                return
+
+    def compared_tensor(self, job: RunningJob | Job | str, name: str) -> dict[str, Any]:
+        """One tensor of a comparison: numbers, histogram and heat map of its difference."""
+        return self._read_comparison(job, "/tensor", {"name": name})
+
+    def _read_comparison(
+        self, job: RunningJob | Job | str, part: str, query: dict[str, Any]
+    ) -> dict[str, Any]:
+        found = job.job if isinstance(job, RunningJob) else job
+        if isinstance(found, Job):
+            result = found.result or {}
+            if "comparison_id" not in result:
+                raise InvalidArgument(
+                    f"the {found.kind} job {found.id} is {found.state} and has no comparison: wait"
+                    " for a job of the kind compare"
+                )
+            found = str(result["comparison_id"])
+        if not _ID.fullmatch(found):
+            raise InvalidArgument(f"{found!r} is no id of a comparison")
+        answer = self._api.transport.call(
+            "GET", f"/v1/comparisons/{found}{part}", query=query, limit=LARGE_ANSWER
+        )
+        return answer.read(_object)
+
     def jobs(
         self, *, state: str | None = None, kind: str | None = None, limit: int = 100
     ) -> list[Job]:
@@ -159,3 +236,9 @@ class Asking:
     def running_job(self, job_id: str) -> RunningJob:
         """A job by its id, to wait for it, cancel or retry it."""
         return RunningJob(self._api, self._api.get_job(job_id))
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise BadResponse("it is not an object")
+    return value

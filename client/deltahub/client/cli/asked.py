@@ -10,14 +10,16 @@ import click
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from deltahub.client.cli.compare import tell_comparison
 from deltahub.client.cli.output import Output, hub_options
 from deltahub.client.hub import Hub
 from deltahub.client.records import Job
-from deltahub.methods.kinds.kind import Arguments
+from deltahub.methods.kinds.compare import CompareArguments
+from deltahub.methods.kinds.kind import JobArguments
 
 
 def command_of(
-    arguments: type[Arguments],
+    arguments: type[JobArguments],
     positional: tuple[str, ...],
     command_class: type[click.Command] = click.Command,
 ) -> click.Command:
@@ -49,7 +51,7 @@ def command_of(
             output.result(job.job, f"job {job.id}: `deltahub jobs watch {job.id}` shows it")
             return
         output.note(f"job {job.id}; Ctrl-C leaves it running, `deltahub jobs cancel` stops it")
-        tell_result(job.wait(progress=output.progress()), output, picture)
+        tell_result(hub, job.wait(progress=output.progress()), output, picture)
 
     command = command_class(arguments.kind, callback=run, help=arguments.__doc__)
     # hub_options has put its options on the function that it made.
@@ -77,9 +79,12 @@ def command_of(
     return command
 
 
-def tell_result(job: Job, output: Output, picture: Path | None = None) -> None:
+def tell_result(hub: Hub, job: Job, output: Output, picture: Path | None = None) -> None:
     """Print what a job that is done has made. picture: where to write the one in its result."""
     result = dict(job.result or {})
+    if "comparison_id" in result:
+        tell_comparison(hub, job, output)
+        return
     lines = [f"{job.kind} job {job.id} is done"]
     lines += result_lines(result)
     if picture is not None:
@@ -92,6 +97,7 @@ def result_lines(result: Mapping[str, Any]) -> list[str]:
     """What a job's result says, as lines of text. A result of a newer hub says what is known."""
     from pydantic import ValidationError
 
+    from deltahub.methods.comparing.report import ComparingEstimate
     from deltahub.methods.merging import frontier
     from deltahub.methods.merging.estimate import Estimate
     from deltahub.methods.merging.report import MergeReport
@@ -101,7 +107,8 @@ def result_lines(result: Mapping[str, Any]) -> list[str]:
         lines.append(f"made {result['name']}@{str(result.get('commit', ''))[:12]}")
     with contextlib.suppress(ValidationError):
         if "estimate" in result:
-            lines += Estimate.model_validate(result["estimate"]).sentences()
+            estimate = ComparingEstimate if "n_read" in result["estimate"] else Estimate
+            lines += estimate.model_validate(result["estimate"]).sentences()
         if "comparison" in result:
             lines += frontier.to_lines(frontier.Comparison.model_validate(result["comparison"]))
         if "report" in result:
@@ -174,3 +181,6 @@ def _type(field: FieldInfo) -> Any:
     if choices and all(isinstance(each, str) for each in choices):
         return click.Choice(choices)
     return field.annotation if field.annotation in (int, float) else str
+
+
+compare = command_of(CompareArguments, ("first", "second"))

@@ -33,6 +33,7 @@ _COMMANDS = {
         "Show or set what history is kept.",
     ),
     "merge": ("deltahub.client.cli.merge:merge", "Merge fine-tunes of one base, without training."),
+    "compare": ("deltahub.client.cli.asked:compare", "Compare two models, tensor by tensor."),
     "jobs": ("deltahub.client.cli.jobs:jobs", "List, watch, cancel and retry background jobs."),
     "login": ("deltahub.client.cli.account:login", "Store a hub's address and your token."),
     "whoami": ("deltahub.client.cli.account:whoami", "Show whose token this is."),

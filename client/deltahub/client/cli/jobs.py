@@ -59,7 +59,7 @@ def show(job_id: str, hub: Hub, output: Output) -> None:
 @hub_options
 def watch(job_id: str, hub: Hub, output: Output) -> None:
     """Follow a job until it is over; exit status 1 if it does not end well."""
-    tell_result(hub.running_job(job_id).wait(progress=output.progress()), output)
+    tell_result(hub, hub.running_job(job_id).wait(progress=output.progress()), output)
 
 
 @jobs.command()

@@ -13,7 +13,7 @@ RevisionName = Annotated[str, StringConstraints(pattern=r"^[^\s/@]+/[^\s/@]+(@[^
 """`namespace/name` or `namespace/name@revision`; without a revision: main."""
 
 
-class Arguments(BaseModel, ABC):
+class JobArguments(BaseModel, ABC):
     """The arguments of one kind of job: the HTTP body, the SDK call and the CLI's options.
 
     A field's description is the help text of its option. Unknown fields are refused.
@@ -25,6 +25,19 @@ class Arguments(BaseModel, ABC):
     # Increase it when the order or the results of the kind's steps change: unfinished jobs of
     # this kind, and of no other, then start again.
     steps_version: ClassVar[int]
+
+    dry_run: bool = Field(
+        default=False,
+        description="Only check the inputs, and estimate bytes, memory and time.",
+    )
+
+    @abstractmethod
+    def inputs(self) -> tuple[str, ...]:
+        """The revisions that the job reads, as `namespace/name[@revision]`."""
+
+
+class Arguments(JobArguments):
+    """The arguments of a job that makes a repository."""
 
     name: RepositoryName | None = Field(description="The new repository that holds the result.")
     private: bool | None = Field(
@@ -38,14 +51,6 @@ class Arguments(BaseModel, ABC):
         description="Where models run, if the job runs any: cpu, or a GPU such as cuda:0; auto "
         "takes a GPU if there is one.",
     )
-    dry_run: bool = Field(
-        default=False,
-        description="Only check the inputs, and estimate bytes, memory and time.",
-    )
-
-    @abstractmethod
-    def inputs(self) -> tuple[str, ...]:
-        """The revisions that the job reads, as `namespace/name[@revision]`."""
 
 
 def fault_text(error: Mapping[str, Any]) -> str:

@@ -43,7 +43,8 @@ class Wish:
 
     arguments: of this kind, as plain JSON, already checked. name: the new repository, None if the
     job makes none. inputs: `namespace/name[@revision]` of the models that the job reads. private:
-    None for "if an input is".
+    None for "if an input is". only_reads: the job stores no part of its inputs, so that it may read
+    private ones of several namespaces.
     """
 
     kind: str
@@ -51,6 +52,7 @@ class Wish:
     name: str | None
     inputs: Sequence[str]
     private: bool | None = None
+    only_reads: bool = False
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,8 @@ def ask(
         known = _known(session, user, wish, idempotency_key)
         if known is None:
             revisions = [_pinned(session, user, each) for each in wish.inputs]
-            is_private, _ = _permit(session, reg.settings, user, wish.name, revisions, wish.private)
+            kept = (wish.name, wish.private, wish.only_reads)
+            is_private, _ = _permit(session, reg.settings, user, revisions, kept)
             _check_number(session, user)
             known = _enqueue(session, user, wish, (revisions, is_private), priority)
             session.get_one(Job, known).idempotency_key = idempotency_key
@@ -118,7 +121,8 @@ def granted_in(session: WriteSession, settings: Settings, job_id: str) -> Grante
     revisions = [_found(session, row) for row in payload["revisions"]]
     # After it has published, the job's repository exists, and is its own.
     name = None if job.repository_id is not None else payload["name"]
-    is_private, domain_id = _permit(session, settings, caller, name, revisions, payload["private"])
+    kept = (name, payload["private"], payload.get("only_reads", False))
+    is_private, domain_id = _permit(session, settings, caller, revisions, kept)
     if job.repository_id is not None:
         own = session.get_one(Repository, job.repository_id)
         is_private, domain_id = own.is_private, own.domain_id
@@ -186,11 +190,14 @@ def _permit(
     session: WriteSession,
     settings: Settings,
     user: Caller,
-    name: str | None,
     revisions: Sequence[Revision],
-    private: bool | None,
+    kept: tuple[str | None, bool | None, bool],
 ) -> tuple[bool, int]:
-    """(whether the result is private, its domain) if the user may have it."""
+    """(whether the result is private, its domain) if the user may have it.
+
+    kept: name, private and only_reads, as in Wish.
+    """
+    name, private, only_reads = kept
     inputs = [session.get_one(Repository, each.repository_id) for each in revisions]
     for repository in inputs:
         require(session, user, "read", repository)
@@ -204,9 +211,9 @@ def _permit(
     if name is None:
         # Nothing is published. What the job stores for a while lies where its inputs lie.
         domains = {repository.domain_id for repository in hidden or inputs[:1]}
-        if len(domains) > 1:
+        if len(domains) > 1 and not only_reads:
             raise InvalidRequest("private inputs of two namespaces are never read by one job")
-        return is_private, domains.pop()
+        return is_private, min(domains)
     namespace = free_namespace(session, settings, user, name)
     for repository in hidden:
         if repository.namespace_id != namespace.id:
@@ -244,6 +251,7 @@ def _enqueue(
     payload = {
         "name": wish.name,
         "private": is_private,
+        "only_reads": wish.only_reads,
         "arguments": dict(wish.arguments),
         "revisions": rows,
         "scope": user.scope,

@@ -43,7 +43,7 @@ def create_job(body: AskAnyIn, hub: HubDep, caller: CallerDep) -> JobOut:
     job = asked.ask(
         hub.registry,
         caller,
-        wish_of(body.kind, body.arguments),
+        wish_of(body.arguments),
         priority=body.priority,
         idempotency_key=body.idempotency_key,
     )

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, create_model
 
-from deltahub.methods.kinds.kind import Arguments
+from deltahub.methods.kinds.kind import Arguments, JobArguments
 from deltahub.methods.kinds.table import KINDS
 from deltahub.registry.results.asked import Wish
 from deltahub.server.schemas.base import In, Out
@@ -18,7 +18,7 @@ class AskIn(In):
     """What all kinds of jobs have in common."""
 
     kind: str
-    arguments: Arguments
+    arguments: JobArguments
     priority: Literal["low", "normal", "high"] = Field(
         default="normal", description="among your own jobs"
     )
@@ -30,7 +30,7 @@ class AskIn(In):
     )
 
 
-def _ask(kind: str, arguments: type[Arguments]) -> type[AskIn]:
+def _ask(kind: str, arguments: type[JobArguments]) -> type[AskIn]:
     fields: dict[str, Any] = {"kind": (Literal[kind], ...), "arguments": (arguments, ...)}
     name = f"Ask{arguments.__name__}"
     return create_model(name, __base__=AskIn, __doc__=arguments.__doc__, **fields)
@@ -48,10 +48,12 @@ _ASKS = tuple(_ask(kind, arguments) for kind, arguments in KINDS.items())
 AskAnyIn: Any = any_of(_ASKS)
 
 
-def wish_of(kind: str, arguments: Arguments) -> Wish:
-    """What the registry is asked for."""
-    plain = arguments.model_dump(mode="json")
-    return Wish(kind, plain, arguments.name, arguments.inputs(), arguments.private)
+def wish_of(arguments: JobArguments) -> Wish:
+    """What the registry is asked for. A job that makes no repository only reads."""
+    kind, given = arguments.kind, arguments.model_dump(mode="json")
+    if isinstance(arguments, Arguments):
+        return Wish(kind, given, arguments.name, arguments.inputs(), arguments.private)
+    return Wish(kind, given, None, arguments.inputs(), only_reads=True)
 
 
 class ProgressOut(Out):

@@ -16,6 +16,7 @@ from deltahub.server.web.dispatch import ELSEWHERE
 from deltahub.server.web.headers import PageHeaders
 from deltahub.server.web.jobs import pages as jobs
 from deltahub.server.web.model import overview
+from deltahub.server.web.model.comparing import page as comparing
 from deltahub.server.web.settings import (
     organizations,
     password,
@@ -30,7 +31,7 @@ _MODULES: Final = (
     home, login, openid, invitation, new_model,
     profile, password, sessions, tokens, organizations, storage,
     *jobs.MODULES, *admin.MODULES,
-    overview,
+    comparing, overview,
 )  # fmt: skip
 
 

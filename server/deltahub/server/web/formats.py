@@ -60,6 +60,11 @@ def short_number(n: float | None) -> str:
     return f"{value:.3g}{unit}"
 
 
+def short(value: float | None) -> str:
+    """Return a number in three digits: 0.00121, 3.2e-08."""
+    return "–" if value is None else f"{value:.3g}"  # noqa: RUF001
+
+
 def percent(part: float | None, whole: float | None = 1.0) -> str:
     """Return a share as a percentage."""
     if part is None or not whole:
@@ -145,6 +150,7 @@ FILTERS: Final = {
     "exact_bytes": exact_bytes,
     "number": number,
     "short_number": short_number,
+    "short": short,
     "percent": percent,
     "duration": duration,
     "when": when,

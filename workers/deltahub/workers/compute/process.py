@@ -41,12 +41,18 @@ class ComputeProcess:
         settings: WorkerSettings,
         job_id: str,
         worker_id: str | None = None,
+        *,
+        divides_itself: bool = False,
     ) -> None:
-        """worker_id: the worker that the job must belong to whenever the process writes."""
+        """worker_id: the worker that the job must belong to whenever the process writes.
+
+        divides_itself: as in Kind.
+        """
         self._registry = registry
         self._worker_id = worker_id
         self._settings = settings
         self._job_id = job_id
+        self._divides_itself = divides_itself
         self._process: subprocess.Popen[bytes] | None = None
         self._answers: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self.peak_bytes = 0  # resident memory of the process at most, as far as steps have ended
@@ -120,7 +126,8 @@ class ComputeProcess:
     def _start(self) -> None:
         self.kill()
         threads = self._settings.compute_threads or os.cpu_count() or 1
-        environment = os.environ | dict.fromkeys(_THREAD_VARIABLES, str(threads))
+        each = 1 if self._divides_itself else threads
+        environment = os.environ | dict.fromkeys(_THREAD_VARIABLES, str(each))
         # -P: nothing is imported from the folder in which the worker was started.
         command = [sys.executable, "-P", "-m", "deltahub.workers.compute"]
         self._process = subprocess.Popen(

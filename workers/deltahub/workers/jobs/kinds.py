@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping
 
+from deltahub.methods.kinds.compare import CompareArguments
 from deltahub.methods.kinds.merge import MergeArguments
 from deltahub.workers.attempts import Kind
+from deltahub.workers.jobs.compare.job import compare
 from deltahub.workers.jobs.ingest import ingest
 from deltahub.workers.jobs.merge.job import merge
 from deltahub.workers.jobs.prove_recipe import prove_recipe_job
@@ -12,6 +14,7 @@ from deltahub.workers.jobs.scrub import scrub
 from deltahub.workers.jobs.withdraw import withdraw
 
 KINDS: Mapping[str, Kind] = {
+    CompareArguments.kind: Kind(compare, CompareArguments.steps_version, divides_itself=True),
     "ingest": Kind(ingest),
     MergeArguments.kind: Kind(merge, MergeArguments.steps_version),
     "prove_recipe": Kind(prove_recipe_job),

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, Response
 
-from deltahub.methods.kinds.kind import Arguments
+from deltahub.methods.kinds.kind import JobArguments
 from deltahub.registry.access.caller import Caller
 from deltahub.registry.errors import RegistryError
 from deltahub.registry.jobs import requests
@@ -69,12 +69,12 @@ def start(job_id: str, request: Request, hub: HubDep, viewer: CallerDep, form: F
     return RedirectResponse(f"/-/jobs/{_asked(hub, caller, read, f'after {job_id}')}", 303)
 
 
-def _asked(hub: Hub, caller: Caller, arguments: Arguments, key: str | None) -> str:
-    wish = wish_of(arguments.kind, arguments)
+def _asked(hub: Hub, caller: Caller, arguments: JobArguments, key: str | None) -> str:
+    wish = wish_of(arguments)
     return asked.ask(hub.registry, caller, wish, idempotency_key=key[:64] if key else None).id
 
 
-def _arguments(kind: str) -> type[Arguments]:
+def _arguments(kind: str) -> type[JobArguments]:
     found = arguments_of(kind)
     if found is None:
         raise HTTPException(404)

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 from pydantic import ValidationError
 from starlette.datastructures import ImmutableMultiDict
 
-from deltahub.methods.kinds.kind import Arguments, fault_text
+from deltahub.methods.kinds.kind import JobArguments, fault_text
 
 Widget = Literal["text", "lines", "json_lines", "number", "choice", "flag", "maybe"]
 # These the page asks for itself.
@@ -39,7 +39,7 @@ class Field:
 
 
 def fields_of(
-    arguments: type[Arguments],
+    arguments: type[JobArguments],
     given: Mapping[str, str],
     problems: Mapping[str, str] | None = None,
 ) -> dict[str, Field]:
@@ -71,7 +71,7 @@ def fields_of(
     return made
 
 
-def texts_of(form: ImmutableMultiDict[str, Any], arguments: type[Arguments]) -> dict[str, str]:
+def texts_of(form: ImmutableMultiDict[str, Any], arguments: type[JobArguments]) -> dict[str, str]:
     """What a form or an address says, by argument. Several values of one field become lines."""
     found = {}
     for name in arguments.model_fields:
@@ -82,8 +82,8 @@ def texts_of(form: ImmutableMultiDict[str, Any], arguments: type[Arguments]) -> 
 
 
 def read_arguments(
-    arguments: type[Arguments], given: Mapping[str, str], *, dry_run: bool
-) -> tuple[Arguments | None, dict[str, str]]:
+    arguments: type[JobArguments], given: Mapping[str, str], *, dry_run: bool
+) -> tuple[JobArguments | None, dict[str, str]]:
     """(the arguments, problems by field). None if there are problems; "" is that of the whole."""
     fields = fields_of(arguments, given)
     values: dict[str, Any] = {"dry_run": dry_run}

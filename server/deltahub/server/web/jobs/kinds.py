@@ -18,7 +18,7 @@ from typing import Final
 
 from pydantic import BaseModel
 
-from deltahub.methods.kinds.kind import Arguments
+from deltahub.methods.kinds.kind import JobArguments
 from deltahub.methods.kinds.table import KINDS
 
 _PACKAGE: Final = "deltahub.server.web.kinds"
@@ -39,7 +39,7 @@ class KindPages:
     report_type: type[BaseModel] | None
 
 
-def arguments_of(kind: str) -> type[Arguments] | None:
+def arguments_of(kind: str) -> type[JobArguments] | None:
     """The arguments that may be asked for; None if people cannot ask for this kind."""
     return KINDS.get(kind)
 

@@ -1,0 +1,1 @@
+"""Compares two models tensor by tensor: how much changed, where, and in how many directions."""

@@ -1,0 +1,1 @@
+"""Routes for what jobs have found out, beside repositories."""

@@ -1,0 +1,1 @@
+"""The job `compare`: two models become a report, tensor by tensor."""
