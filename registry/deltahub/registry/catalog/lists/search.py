@@ -86,7 +86,8 @@ def search(
 
     words: the full name must contain each, in any case. keys: the repository must have one key of
     each set (model_tags.py). only_private: without public ones. after: the cursor of the page
-    before; InvalidRequest for another text. A repository that moves in the order between two pages may be listed again.
+    before; InvalidRequest for another text. A repository that moves in the order between two pages
+    may be listed again.
     """
     named = WordsFilter(tuple(word.lower() for word in words))
     place = None if after is None else _parsed(after)
