@@ -14,6 +14,7 @@ from deltahub.codecs.errors import CodecError
 from deltahub.registry.access.caller import NO_TOKEN
 from deltahub.registry.errors import RegistryError, RepositoryNotFound
 from deltahub.registry.storage.base import StoreError
+from deltahub.server.connections.inner_paths import unescaped
 from deltahub.server.connections.redaction import redacted
 from deltahub.server.errors import (
     STATUS_OF,
@@ -25,7 +26,6 @@ from deltahub.server.errors import (
     sentence_of,
     wire_code,
 )
-from deltahub.server.connections.inner_paths import unescaped
 from deltahub.server.hf.unmatched import raw_file, without_namespace
 from deltahub.server.streaming.bodies import BodyCut, BodyLimit
 from deltahub.server.streaming.ranges import UnsatisfiableRange

@@ -11,10 +11,24 @@ from deltahub.server.web import assets, errors, forms, home
 from deltahub.server.web.account import login
 from deltahub.server.web.dispatch import ELSEWHERE
 from deltahub.server.web.headers import PageHeaders
-from deltahub.server.web.model import overview
+from deltahub.server.web.lists import namespace
+from deltahub.server.web.model import (
+    blob,
+    commits,
+    files,
+    lineage,
+    overview,
+    refs,
+    settings,
+    tensors,
+    use,
+)
 
 # In order: the first route that matches answers. Models come last, as their names match most.
-_MODULES: Final = (home, login, overview)
+_MODULES: Final = (
+    home, login,
+    namespace, overview, files, blob, commits, refs, lineage, use, tensors, settings,
+)  # fmt: skip
 
 
 def create_web_app(hub: Hub) -> FastAPI:

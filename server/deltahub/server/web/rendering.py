@@ -31,8 +31,8 @@ def _templates() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(FILTERS)
-    environment.filters["path"] = _quoted_path
-    environment.filters["part"] = _quoted_part
+    environment.filters["path"] = quoted_path
+    environment.filters["part"] = quoted_part
     environment.globals.update(asset=asset, icon=icon, with_query=with_query, own_path=own_path)
     return environment
 
@@ -44,6 +44,7 @@ def render(
     template: str,
     status: int = 200,
     headers: Mapping[str, str] | None = None,
+    /,
     **shown: Any,
 ) -> HTMLResponse:
     """Make a page. shown: what the template names besides `viewer`, `nonce` and `csrf`.
@@ -82,16 +83,14 @@ def with_query(request: Request, **changes: str | int | None) -> str:
 
 def own_path(request: Request) -> str:
     """Return the path of the page's own address. Request.url ends at a `?` in a file's name."""
-    return "/".join(
-        quote(unescaped(part), safe="") for part in request.scope["path"].split("/")
-    )
+    return "/".join(quote(unescaped(part), safe="") for part in request.scope["path"].split("/"))
 
 
-def _quoted_path(text: str) -> str:
+def quoted_path(text: str) -> str:
     """Return text as part of an address: a path with its slashes."""
     return quote(text, safe="/")
 
 
-def _quoted_part(text: str) -> str:
+def quoted_part(text: str) -> str:
     """Return text as one part of an address: its slashes are escaped, as those of a branch."""
     return quote(text, safe="")

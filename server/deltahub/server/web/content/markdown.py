@@ -58,18 +58,18 @@ _IMG: Final = re.compile(r"<img\b[^>]*>", re.IGNORECASE)
 _ATTRIBUTE: Final = re.compile(r"""\b(src|alt)\s*=\s*("[^"]*"|'[^']*'|[^\s>]+)""", re.IGNORECASE)
 _HEADING: Final = re.compile(r"<(/?)h([1-5])\b", re.IGNORECASE)
 _SCHEMES: Final = frozenset({"http", "https", "mailto"})
-# (SHA-256 of the card, model, revision) -> HTML. Limit: some hundreds of cards.
-_CACHE: Final[ByteCache[tuple[str, str, str], Markup]] = ByteCache(16 << 20)
+# (SHA-256 of the card, model, revision, folder) -> HTML. Limit: some hundreds of cards.
+_CACHE: Final[ByteCache[tuple[str, str, str, str], Markup]] = ByteCache(16 << 20)
 # Parsing takes many times the size of a card, so cards are parsed one at a time.
 _PARSING: Final = Lock()
 
 
-def render_card(text: bytes, sha256: str, name: str, revision: str) -> Markup:
+def render_card(text: bytes, sha256: str, name: str, revision: str, folder: str = "") -> Markup:
     """Return the HTML of a card, without its front matter. sha256: of the text.
 
-    name, revision: of the model, to which relative addresses belong.
+    name, revision: of the model, to which relative addresses belong. folder: of the card.
     """
-    key = sha256, name, revision
+    key = sha256, name, revision, folder
     known = _CACHE.get(key)
     if known is not None:
         return known
@@ -77,7 +77,7 @@ def render_card(text: bytes, sha256: str, name: str, revision: str) -> Markup:
     found = None
     if _is_quick(shown):
         with _PARSING:
-            html = _render(shown, _Place(name, revision))
+            html = _render(shown, _Place(name, revision, folder))
         found = Markup(html) if len(html) <= _MAX_HTML else None
     if found is None:
         found = Markup("<pre>{}</pre>").format(shown[:_MAX_PLAIN])
@@ -99,6 +99,7 @@ class _Place:
 
     name: str
     revision: str
+    folder: str
 
     def image(self, source: str) -> str | None:
         """The address of an image of this repository; None for any other."""
@@ -140,7 +141,7 @@ class _Place:
             return None
         if parts.scheme or parts.netloc or not parts.path or parts.path.startswith(("/", "\\")):
             return None
-        path = posixpath.normpath(unquote(parts.path))
+        path = posixpath.normpath(posixpath.join(self.folder, unquote(parts.path)))
         return None if path.startswith("..") or path == "." else path
 
 
