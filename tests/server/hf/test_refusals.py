@@ -61,10 +61,11 @@ def test_a_name_alone_is_no_model_and_says_how_names_are(hub: RunningHub, call: 
 
 def test_what_is_no_models_path_is_just_not_there(hub: RunningHub) -> None:
     for path in ("/api/agent-harnesses", "/api/models/a/b/none", "/cas/none",
-                 "/.well-known/acme", "/admin/b%01%0D%0A%7F%C3%A5"):  # fmt: skip
+                 "/admin/b/raw/%01%0D%0A%7F%C3%A5"):  # fmt: skip
         assert error_of(hub.call("GET", path)) == (404, "not_found"), path
     assert hub.call("GET", "/docs-assets/none").status == 404
-    assert hub.call("GET", "/v1/none").json()["error"]["code"] == "not_found"
+    for path in ("/v1/none", "/.well-known/acme"):
+        assert hub.call("GET", path).json()["error"]["code"] == "not_found", path
 
 
 def test_of_other_kinds_there_is_none_here(hub: RunningHub) -> None:
@@ -108,20 +109,22 @@ def test_what_this_hub_does_not_do_says_so(hub: RunningHub, call: str, word: str
     assert word in sentence(answer)
 
 
-def test_pages_for_people_name_the_command_that_shows_the_same(hub: RunningHub) -> None:
-    for path, command in {
-        "/admin/any": "deltahub info admin/any",
-        "/admin/any/tree/main": "deltahub ls admin/any@main",
-        "/admin/any/tree/dev%2Fx/folder": "deltahub ls admin/any@dev/x",
-        f"/admin/any/commit/{COMMIT}": f"deltahub info admin/any@{COMMIT}",
-        "/admin/any/commits/main": "deltahub info admin/any@main",
-        "/admin/any/blob/main/a.txt": "/admin/any/resolve/main/a.txt",
+def test_a_raw_file_is_refused_with_its_address(hub: RunningHub) -> None:
+    for path, file in {
         "/admin/any/raw/main/a.txt": "/admin/any/resolve/main/a.txt",
+        "/admin/any/raw/dev%2Fx/b/a.txt": "/admin/any/resolve/dev%2Fx/b/a.txt",
     }.items():
         answer = hub.call("GET", path)
         assert error_of(answer) == (501, "NotImplemented"), path
-        assert "no pages" in sentence(answer)
-        assert command in sentence(answer)
+        assert file in sentence(answer)
+
+
+def test_addresses_that_clients_print_for_people_are_pages(hub: RunningHub) -> None:
+    for place in ("", "/tree/main", "/tree/dev%2Fx/folder", f"/commit/{COMMIT}", "/commits/main",
+                  "/blob/main/a.txt"):  # fmt: skip
+        answer = hub.call("GET", f"/admin/any{place}")
+        assert answer.status == 404
+        assert answer.headers["Content-Type"].startswith("text/html")
 
 
 def test_who_has_no_good_token_is_told_of_their_own_tools(hub: RunningHub) -> None:

@@ -8,7 +8,7 @@ the number of values have limits.
 
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import date
 from typing import Any, Final
 
@@ -68,12 +68,27 @@ def front_matter(readme: bytes) -> dict[str, Any]:
     return card
 
 
+def body(readme: bytes) -> str:
+    """Return the text of a README.md after its front matter; all of it if that does not end."""
+    text = readme.decode("utf-8", "replace").removeprefix("\ufeff")
+    lines = text.splitlines(keepends=True)
+    end = _end_of_front(lines)
+    return text if end is None else "".join(lines[end + 1 :])
+
+
+def _end_of_front(lines: Sequence[str]) -> int | None:
+    """The line of dashes that ends the front matter; None if there is none."""
+    if not lines or lines[0].rstrip() != _FENCE:
+        return None
+    return next((i for i, line in enumerate(lines[1:], 1) if line.rstrip() == _FENCE), None)
+
+
 def _between_fences(readme: bytes) -> str | None:
     head = readme[: MAX_FRONT_BYTES + 16].decode("utf-8", "replace").removeprefix("\ufeff")
     lines = head.splitlines()
     if not lines or lines[0].rstrip() != _FENCE:
         return None
-    end = next((i for i, line in enumerate(lines[1:], 1) if line.rstrip() == _FENCE), None)
+    end = _end_of_front(lines)
     if end is not None:
         return "\n".join(lines[1:end])
     if len(readme) > MAX_FRONT_BYTES:

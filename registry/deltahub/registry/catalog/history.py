@@ -127,6 +127,17 @@ def last_changes(
     return {name: commits[row_id] for name, row_id in found.items()}
 
 
+def commits_at(
+    session: ReadSession, repository_id: int, commits: Iterable[str]
+) -> dict[str, CommitInfo]:
+    """Commit id -> the commit, for those that the repository has."""
+    ids: list[int] = []
+    for batch in batches(commits):
+        query = select(Revision.id).where(Revision.repository_id == repository_id)
+        ids += session.scalars(query.where(Revision.commit.in_(batch)))
+    return {each.commit: each for each in _commits(session, ids).values()}
+
+
 def _commits(session: ReadSession, ids: Iterable[int]) -> dict[int, CommitInfo]:
     found: dict[int, CommitInfo] = {}
     for batch in batches(ids):

@@ -69,25 +69,32 @@ def ref_pages(reg: Registry, repository: Repository, kind: str) -> Iterator[list
 
     RepositoryNotFound if the repository is deleted before the end.
     """
-    query = (
-        select(Ref.kind, Ref.name, Revision.commit)
-        .join(Revision, Revision.id == Ref.revision_id)
-        .where(Ref.repository_id == repository.id, Ref.kind == kind)
-        .order_by(Ref.name)
-        .limit(PAGE_REFS)
-    )
-    page = query
+    after = ""
     while True:
         cancellation.check()
         with reg.db.read() as session:
             now = session.get(Repository, repository.id)
             if now is None or now.created_at != repository.created_at:
                 raise RepositoryNotFound("the repository has been deleted")
-            found = [RefInfo(*row) for row in session.execute(page)]
+            found = list_refs(session, repository, kind, after, PAGE_REFS)
         yield found
         if len(found) < PAGE_REFS:
             return
-        page = query.where(Ref.name > found[-1].name)
+        after = found[-1].name
+
+
+def list_refs(
+    session: ReadSession, repository: Repository, kind: str, after: str, limit: int
+) -> list[RefInfo]:
+    """The first branches or tags whose names sort after a name."""
+    query = (
+        select(Ref.kind, Ref.name, Revision.commit)
+        .join(Revision, Revision.id == Ref.revision_id)
+        .where(Ref.repository_id == repository.id, Ref.kind == kind, Ref.name > after)
+        .order_by(Ref.name)
+        .limit(limit)
+    )
+    return [RefInfo(*row) for row in session.execute(query)]
 
 
 def create_ref(

@@ -1,11 +1,13 @@
 """What a repository uses: measured after each ingest, and when revisions are dropped."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, exists, func, select, update
 from sqlalchemy.orm import aliased
 
+from deltahub.registry.access.caller import Caller
+from deltahub.registry.access.permissions import readable_repositories
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.expressions import total
 from deltahub.registry.db.models import File, FileTensor, Frame, Repository
@@ -44,10 +46,34 @@ def usage_of(session: ReadSession, namespace_id: int) -> Usage:
     return Usage(*row)
 
 
+def readable_usage_of(session: ReadSession, caller: Caller | None, namespace_id: int) -> Usage:
+    """What those repositories of a namespace use that the caller may read."""
+    row = session.execute(
+        select(
+            func.count(Repository.id),
+            total(RepositoryUsage.stored_bytes),
+            total(RepositoryUsage.logical_bytes),
+        )
+        .outerjoin(RepositoryUsage, RepositoryUsage.repository_id == Repository.id)
+        .where(Repository.namespace_id == namespace_id, readable_repositories(caller))
+    ).one()
+    return Usage(*row)
+
+
 def usage_of_repository(session: ReadSession, repository_id: int) -> Usage:
     """What one repository uses, as last measured."""
     row = session.get(RepositoryUsage, repository_id)
     return Usage(1, 0, 0) if row is None else Usage(1, row.stored_bytes, row.logical_bytes)
+
+
+def usages_of(session: ReadSession, repositories: Iterable[int]) -> dict[int, Usage]:
+    """Repository -> what it uses, for those that were measured."""
+    found: dict[int, Usage] = {}
+    for batch in batches(repositories):
+        query = select(RepositoryUsage).where(RepositoryUsage.repository_id.in_(batch))
+        for row in session.scalars(query):
+            found[row.repository_id] = Usage(1, row.stored_bytes, row.logical_bytes)
+    return found
 
 
 def new_bytes(session: ReadSession, repository_id: int, sizes: Mapping[str, int]) -> int:

@@ -1,20 +1,16 @@
 """Sends requests of Hugging Face clients to their application, and decodes their paths."""
 
 from typing import Final
-from urllib.parse import unquote
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from deltahub.registry.names import RESERVED_NAMESPACES
 from deltahub.server.connections.exchanges import DOOR_KEY
+from deltahub.server.connections.inner_paths import inner_path
 
 # First parts of paths of that API; no namespace may have these names.
 FIRST_PARTS: Final = frozenset({"api", "cas", "lfs", "datasets", "spaces", "oauth"})
-# Parts that follow a model's name in links to web pages, which clients print for people.
-PAGES: Final = frozenset({"raw", "blob", "tree", "commit", "commits"})
-_FILE_PARTS: Final = PAGES | {"resolve"}
-# Replaces %2F inside a part of a path until unescaped() reads the part; no name contains it.
-SLASH: Final = "\0"
+# Parts that follow a model's name in addresses of files.
+_FILE_PARTS: Final = frozenset({"raw", "resolve"})
 
 
 class HuggingFaceDispatch:
@@ -40,8 +36,6 @@ def is_hugging_face(path: str) -> bool:
         return True
     if parts[0] == "v1":
         return False
-    if len(parts) == 2 and parts[1] and parts[0] not in RESERVED_NAMESPACES:
-        return True  # the web page of a model
     is_lfs = parts[-4:-1] == ["info", "lfs", "objects"] or "info/lfs/" in path
     return is_lfs or (len(parts) > 2 and not _FILE_PARTS.isdisjoint(parts[1:3]))
 
@@ -51,14 +45,3 @@ def door_of(path: str) -> str:
     if path.startswith("/cas/"):
         return "cas"
     return "lfs" if path.startswith("/lfs/") or "/info/lfs/" in path else "hf"
-
-
-def inner_path(raw_path: bytes) -> str:
-    """Return the decoded path, with SLASH for every escaped slash, which is no separator."""
-    text = raw_path.decode("latin-1").partition("?")[0]
-    return unquote(text.replace("%2F", SLASH).replace("%2f", SLASH))
-
-
-def unescaped(part: str) -> str:
-    """Return a part of an inner path with its escaped slashes as slashes."""
-    return part.replace(SLASH, "/")

@@ -14,6 +14,7 @@ from deltahub.codecs.errors import CodecError
 from deltahub.registry.access.caller import NO_TOKEN
 from deltahub.registry.errors import RegistryError, RepositoryNotFound
 from deltahub.registry.storage.base import StoreError
+from deltahub.server.connections.inner_paths import unescaped
 from deltahub.server.connections.redaction import redacted
 from deltahub.server.errors import (
     STATUS_OF,
@@ -25,8 +26,7 @@ from deltahub.server.errors import (
     sentence_of,
     wire_code,
 )
-from deltahub.server.hf.dispatch import unescaped
-from deltahub.server.hf.unmatched import page, without_namespace
+from deltahub.server.hf.unmatched import raw_file, without_namespace
 from deltahub.server.streaming.bodies import BodyCut, BodyLimit
 from deltahub.server.streaming.ranges import UnsatisfiableRange
 
@@ -149,7 +149,7 @@ def _http(request: Request, error: Exception) -> Response:
         if meant is not None:
             return refusal("repository_not_found", meant)
     if error.status_code == 404:
-        shown = page(path)
+        shown = raw_file(path)
         if shown is not None and request.method in ("GET", "HEAD"):
             return refusal("not_supported", shown, status=501)
         return refusal("not_found", f"there is nothing at {called}")

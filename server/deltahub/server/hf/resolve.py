@@ -9,8 +9,8 @@ from deltahub.registry.access.caller import Caller
 from deltahub.registry.access.repositories import load_repository
 from deltahub.registry.catalog.entries import EntryInfo, find_entry
 from deltahub.server.body_limits import BoundedRoute
+from deltahub.server.connections.inner_paths import unescaped
 from deltahub.server.errors import note_file
-from deltahub.server.hf.dispatch import unescaped
 from deltahub.server.hf.reading.revisions import revision_of
 from deltahub.server.hf.xet.downloads import xet_from, xet_headers
 from deltahub.server.hub import CallerDep, Hub, HubDep, NameDep

@@ -1,10 +1,10 @@
-"""Advice for paths without a route: a model's name without namespace, or a web page."""
+"""Advice for paths without a route: a model's name without namespace, or a raw file."""
 
 from typing import Final
+from urllib.parse import quote
 
-from deltahub.registry.errors import InvalidName
-from deltahub.registry.names import RESERVED_NAMESPACES, quoted, split_name
-from deltahub.server.hf.dispatch import PAGES, unescaped
+from deltahub.registry.names import quoted
+from deltahub.server.connections.inner_paths import unescaped
 
 _NAMES: Final = "names are NAMESPACE/NAME here"
 # Parts that follow a model's name in paths of the Hugging Face API.
@@ -30,23 +30,10 @@ def without_namespace(path: str) -> str | None:
     return f"there is no model {quoted(name)}: {_NAMES}"
 
 
-def page(path: str) -> str | None:
-    """Return advice on what shows the same, for the path of a web page; else None."""
+def raw_file(path: str) -> str | None:
+    """Return where a file is, for a path on huggingface.co that shows it raw; else None."""
     parts = [unescaped(part) for part in path.strip("/").split("/")]
-    name = "/".join(parts[:2])
-    try:
-        split_name(name)
-    except InvalidName:
+    if len(parts) < 5 or parts[2] != "raw":
         return None
-    if parts[0] in RESERVED_NAMESPACES:
-        return None
-    kind, revision, *below = (*parts[2:], "", "")[: max(len(parts) - 2, 2)]
-    if kind and kind not in PAGES:
-        return None
-    at = f"{name}@{revision[:200]}" if revision else name
-    shown = f"`deltahub info {at}` shows files and what they store"
-    if kind == "tree":
-        shown = f"`deltahub ls {at}` lists the files"
-    elif kind in ("blob", "raw") and below:
-        shown = f"the file is at /{name}/resolve/{revision}/{'/'.join(below)}"
-    return f"this hub has no pages for people yet: {shown}"
+    name, revision, below = "/".join(parts[:2]), parts[3], "/".join(parts[4:])
+    return f"the file is at /{name}/resolve/{quote(revision[:200], safe='')}/{below}"

@@ -15,23 +15,15 @@ from deltahub.server.web.admin import pages as admin
 from deltahub.server.web.dispatch import ELSEWHERE
 from deltahub.server.web.headers import PageHeaders
 from deltahub.server.web.jobs import pages as jobs
-from deltahub.server.web.model import overview
-from deltahub.server.web.model.comparing import page as comparing
-from deltahub.server.web.settings import (
-    organizations,
-    password,
-    profile,
-    sessions,
-    storage,
-    tokens,
-)
+from deltahub.server.web.lists import namespace
+from deltahub.server.web.model import pages as model
+from deltahub.server.web.settings import pages as settings
 
 # In order: the first route that matches answers. Models come last, as their names match most.
 _MODULES: Final = (
     home, login, openid, invitation, new_model,
-    profile, password, sessions, tokens, organizations, storage,
-    *jobs.MODULES, *admin.MODULES,
-    comparing, overview,
+    *settings.MODULES, *jobs.MODULES, *admin.MODULES,
+    namespace, *model.MODULES,
 )  # fmt: skip
 
 

@@ -4,8 +4,10 @@ from typing import Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from deltahub.registry.names import RESERVED_NAMESPACES
+from deltahub.registry.errors import InvalidName
+from deltahub.registry.names import RESERVED_NAMESPACES, validate_name
 from deltahub.server.connections.exchanges import DOOR_KEY
+from deltahub.server.connections.inner_paths import inner_path
 from deltahub.server.hub import CHECKS_FORMS
 
 # All pages that belong to no model. No namespace has this name.
@@ -41,7 +43,9 @@ class WebDispatch:
         state = scope.setdefault("state", {})
         state[DOOR_KEY] = "web"
         state[CHECKS_FORMS] = True
-        await self._web(scope, receive, send)
+        # A branch may have slashes in its name, which addresses write as %2F.
+        raw: bytes = scope.get("raw_path") or scope["path"].encode()
+        await self._web({**scope, "path": inner_path(raw)}, receive, send)
 
 
 def is_page(path: str) -> bool:
@@ -51,9 +55,18 @@ def is_page(path: str) -> bool:
     parts = path.split("/")[1:]
     if parts[0] == PREFIX:
         return True
-    if parts[0] in RESERVED_NAMESPACES or not parts[0]:
+    if parts[0] in RESERVED_NAMESPACES or not _is_name(parts[0]):
         return False
     if len(parts) <= 2:
         # Git asks for NAME.git/info/refs and so on, which has more parts.
         return True
     return parts[2] in MODEL_PAGES
+
+
+def _is_name(text: str) -> bool:
+    """Whether a namespace may have this name: not .well-known, for one."""
+    try:
+        validate_name(text, "namespace")
+    except InvalidName:
+        return False
+    return True

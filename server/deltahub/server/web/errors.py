@@ -16,7 +16,7 @@ from deltahub.server import errors
 from deltahub.server.connections.request_ids import current_id
 from deltahub.server.hub import Hub
 from deltahub.server.streaming.bodies import BodyCut, BodyLimit
-from deltahub.server.web.rendering import render
+from deltahub.server.web.rendering import own_path, render
 
 _TITLES: Final = {
     400: "The request was cut off",
@@ -69,7 +69,7 @@ def _coded(request: Request, error: Exception) -> Response:
     status = errors.STATUS_OF[code]
     viewer = getattr(request.state, "caller", None)
     if status == 401 and request.method == "GET" and viewer is None:
-        here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        here = own_path(request) + (f"?{request.url.query}" if request.url.query else "")
         return RedirectResponse(f"/-/login?next={quote(here, safe='')}", 303)
     return error_page(request, status, errors.public_text(error, request))
 

@@ -19,6 +19,7 @@ from starlette.responses import HTMLResponse
 
 from deltahub.registry.access.caller import Caller
 from deltahub.server.browser_sessions import csrf_token
+from deltahub.server.connections.inner_paths import unescaped
 from deltahub.server.hub import Hub
 from deltahub.server.web.assets import asset
 from deltahub.server.web.formats import FILTERS
@@ -43,8 +44,9 @@ def _templates() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(FILTERS)
-    environment.filters["path"] = _quoted_path
-    environment.globals.update(asset=asset, icon=icon, with_query=with_query)
+    environment.filters["path"] = quoted_path
+    environment.filters["part"] = quoted_part
+    environment.globals.update(asset=asset, icon=icon, with_query=with_query, own_path=own_path)
     return environment
 
 
@@ -94,10 +96,20 @@ def with_query(request: Request, **changes: str | int | None) -> str:
     """Return the page's own address with some parameters changed, or taken away by None."""
     pairs = [(k, v) for k, v in request.query_params.multi_items() if k not in changes]
     pairs += [(k, str(v)) for k, v in changes.items() if v is not None]
-    path = quote(request.url.path)
+    path = own_path(request)
     return f"{path}?{urlencode(pairs)}" if pairs else path
 
 
-def _quoted_path(text: str) -> str:
+def own_path(request: Request) -> str:
+    """Return the path of the page's own address. Request.url ends at a `?` in a file's name."""
+    return "/".join(quote(unescaped(part), safe="") for part in request.scope["path"].split("/"))
+
+
+def quoted_path(text: str) -> str:
     """Return text as part of an address: a path with its slashes."""
     return quote(text, safe="/")
+
+
+def quoted_part(text: str) -> str:
+    """Return text as one part of an address: its slashes are escaped, as those of a branch."""
+    return quote(text, safe="")

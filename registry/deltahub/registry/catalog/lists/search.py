@@ -77,6 +77,7 @@ def search(
     namespace: str | None = None,
     words: Sequence[str] = (),
     keys: Sequence[frozenset[str]] = (),
+    only_private: bool = False,
     order: Order = "created",
     after: str | None = None,
     limit: int = 100,
@@ -84,12 +85,15 @@ def search(
     """Repositories that the caller may read, the latest or most downloaded first.
 
     words: the full name must contain each, in any case. keys: the repository must have one key of
-    each set (model_tags.py). after: the cursor of the page before; InvalidRequest for
-    another text. A repository that moves in the order between two pages may be listed again.
+    each set (model_tags.py). only_private: without public ones. after: the cursor of the page
+    before; InvalidRequest for another text. A repository that moves in the order between two pages
+    may be listed again.
     """
     named = WordsFilter(tuple(word.lower() for word in words))
     place = None if after is None else _parsed(after)
     parts = readable_parts(session, caller, namespace)
+    if only_private:
+        parts = [part for part in parts if part.is_private]
     if not named.is_possible or not parts:
         return Found([], None)
     filters: list[Filter] = [KeysFilter(each) for each in keys]
@@ -103,6 +107,8 @@ def search(
         _apart(readable_repositories(caller)),
         *(each.condition(Repository) for each in filters),
     )
+    if only_private:
+        query = query.where(_apart(Repository.is_private.is_(True)))
     query = _in_order(query, order, place, is_walk=False).limit(limit + 1)
     items = _items(session, query)
     more = len(items) > limit

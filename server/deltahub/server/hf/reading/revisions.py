@@ -6,7 +6,7 @@ from deltahub.registry import ReadSession, Repository, Revision
 from deltahub.registry.access.repositories import DEFAULT_BRANCH
 from deltahub.registry.catalog.refs import is_empty, resolve_revision
 from deltahub.registry.errors import EntryNotFound
-from deltahub.server.hf.dispatch import unescaped
+from deltahub.server.connections.inner_paths import unescaped
 
 _MAIN = (DEFAULT_BRANCH, f"refs/heads/{DEFAULT_BRANCH}")
 

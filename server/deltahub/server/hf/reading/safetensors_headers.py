@@ -22,7 +22,7 @@ from deltahub.registry.errors import InvalidRequest, LimitExceeded
 from deltahub.registry.names import quoted
 from deltahub.registry.packs.block_cache import ByteCache
 from deltahub.server.body_limits import BoundedRoute
-from deltahub.server.hf.dispatch import unescaped
+from deltahub.server.connections.inner_paths import unescaped
 from deltahub.server.hub import CallerDep, Hub, HubDep, NameDep
 from deltahub.server.streaming.client_slots import client_key
 from deltahub.server.streaming.long_answers import json_text

@@ -15,7 +15,7 @@ from deltahub.registry.catalog.pages.folders import has_folder, read_folders, tr
 from deltahub.registry.errors import EntryNotFound, InvalidRequest, LimitExceeded
 from deltahub.registry.names import quoted
 from deltahub.server.body_limits import BoundedRoute
-from deltahub.server.hf.dispatch import unescaped
+from deltahub.server.connections.inner_paths import unescaped
 from deltahub.server.hf.reading.entries import file_json, folder_json
 from deltahub.server.hf.reading.revisions import revision_of
 from deltahub.server.hf.xet.downloads import xet_from

@@ -39,7 +39,7 @@ from deltahub.registry.uploads.known_files import mark_missing
 from deltahub.registry.uploads.preflight import check_sizes
 from deltahub.registry.uploads.small_files import SmallFiles
 from deltahub.server.body_limits import BoundedRoute, streams_body
-from deltahub.server.hf.dispatch import unescaped
+from deltahub.server.connections.inner_paths import unescaped
 from deltahub.server.hf.errors import NotSupported
 from deltahub.server.hf.reading.entries import blob_id
 from deltahub.server.hf.writing.gitignore import MAX_IGNORE_BYTES, Ignore, IgnoreLimit, parse_ignore

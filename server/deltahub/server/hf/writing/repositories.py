@@ -22,7 +22,7 @@ from deltahub.registry.names import git_attributes, quoted
 from deltahub.registry.retention import drop, rewrite
 from deltahub.registry.uploads.small_files import SmallFiles
 from deltahub.server.body_limits import BoundedRoute
-from deltahub.server.hf.dispatch import unescaped
+from deltahub.server.connections.inner_paths import unescaped
 from deltahub.server.hf.errors import NotSupported, refusal
 from deltahub.server.hf.reading.entries import utc_text
 from deltahub.server.hf.writing.withdrawing import withdraw_and_wait
