@@ -27,8 +27,11 @@ INSERT INTO {table} SELECT r.id, e.path, e.file_id, e.mode FROM {owner} r
 
 
 def make_0007(folder: Path) -> None:
-    """Take away what later versions added: spooled uploads; leases; suspects, and triggers."""
+    """Take away what later versions added: logins; spooled uploads; leases; suspects, triggers."""
     with closing(sqlite3.connect(folder / "data" / DATABASE)) as database:
+        for table in ("web_sessions", "passwords", "invitations", "identities"):
+            database.execute(f"DROP TABLE {table}")
+        database.execute("ALTER TABLE users DROP COLUMN disabled_at")
         for table in ("spooled_parts", "spooled_uploads", "leases"):
             database.execute(f"DROP TABLE {table}")
         database.execute("DROP INDEX ix_jobs_worker")
