@@ -51,7 +51,7 @@ $(STAMP): pyproject.toml constraints.txt $(NATIVE)
 	touch $(STAMP)
 
 # The files that browsers load. To install the package builds them, too.
-$(PAGES): $(wildcard server/frontend/*.* server/frontend/source/*) | $(STAMP)
+$(PAGES): $(wildcard server/frontend/*.* server/frontend/source/*.* server/frontend/source/*/*) | $(STAMP)
 	PATH="$(CURDIR)/.venv/bin:$$PATH" $(PY) server/frontend/build_pages.py
 	touch $(PAGES)
 

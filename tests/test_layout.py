@@ -13,6 +13,7 @@ PYTHON_FILES = sorted(
     path
     for room in [*ROOMS, "migrations", "tests", "benchmarks"]
     for path in (ROOT / room).rglob("*.py")
+    if "node_modules" not in path.parts
 )
 
 

@@ -51,7 +51,8 @@ put("charts.js", await bundled("charts.js"));
 put("upload.js", await bundled("upload.js"));
 put("digest.js", await bundled("digest.js"));
 
-const own = await transform(source("app.css"), { loader: "css", minify: true, target: "es2022" });
+const styles = ["base", "tables", "uploads", "account", "comparing", "models"].map((name) => source(`styles/${name}.css`));
+const own = await transform(styles.join("\n"), { loader: "css", minify: true, target: "es2022" });
 put("app.css", text("@tabler/core/dist/css/tabler.min.css").replace(/\/\*# sourceMapping.*?\*\//g, "") + own.code);
 
 // One file of all icons that templates name: <use href="icons.svg#NAME">.

@@ -30,7 +30,7 @@ def is_built() -> bool:
 def _digest_of_inputs() -> str:
     """The SHA-256 of all that the files are made of: times say little of a checkout."""
     digest = hashlib.sha256()
-    for path in sorted([*(HERE / name for name in _INPUTS), *(HERE / "source").iterdir()]):
+    for path in sorted([*(HERE / name for name in _INPUTS), *(HERE / "source").rglob("*.*")]):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
 

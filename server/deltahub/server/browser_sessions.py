@@ -8,11 +8,14 @@ import secrets
 from datetime import timedelta
 from typing import Final
 
-from starlette.requests import HTTPConnection
+import anyio.to_thread
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
-from deltahub.registry.access.caller import Caller
+from deltahub.registry.access.caller import ANONYMOUS, Caller
+from deltahub.registry.access.login.sessions import session_caller
 from deltahub.registry.errors import Forbidden, Unauthorized
+from deltahub.registry.registry import Registry
 from deltahub.server.signing import Signer
 
 COOKIE: Final = "deltahub_session"
@@ -21,6 +24,8 @@ COOKIE: Final = "deltahub_session"
 _HOST_PREFIX: Final = "__Host-"
 CSRF_HEADER: Final = "X-CSRF-Token"
 CSRF_FIELD: Final = "csrf"
+# Attribute of a request's state: its route reads the token from the body of a form.
+CHECKS_FORMS: Final = "checks_forms"
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 # Forms that were open for longer are sent again.
 _CSRF_S: Final = 24 * 3600.0
@@ -35,6 +40,19 @@ _NOT_OURS: Final = (
 def cookie_name(connection: HTTPConnection, name: str = COOKIE) -> str:
     """Return what a cookie of the hub is called on this connection."""
     return _HOST_PREFIX + name if connection.url.scheme == "https" else name
+
+
+async def of_browser(request: Request, reg: Registry, signer: Signer) -> Caller | None:
+    """Return the caller whose session the browser's cookie names. Raises Forbidden."""
+    secret = secret_of(request, signer)
+    if secret is None:
+        return ANONYMOUS
+    # Only requests with a cookie use a thread: the switch costs more than reading the headers.
+    caller = await anyio.to_thread.run_sync(session_caller, reg, secret)
+    checks_itself = getattr(request.state, CHECKS_FORMS, False)
+    if caller is not None and request.method not in SAFE_METHODS and not checks_itself:
+        check_csrf(signer, caller, request.headers.get(CSRF_HEADER))
+    return caller
 
 
 def secret_of(connection: HTTPConnection, signer: Signer) -> str | None:

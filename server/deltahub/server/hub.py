@@ -15,8 +15,7 @@ from fastapi import Depends, Request
 
 from deltahub.registry import File, Memo, cancellation
 from deltahub.registry.access import tokens
-from deltahub.registry.access.caller import ANONYMOUS, Caller
-from deltahub.registry.access.login.sessions import session_caller
+from deltahub.registry.access.caller import Caller
 from deltahub.registry.cards.describe import describe_marked
 from deltahub.registry.catalog.lists.download_counts import DownloadCounts
 from deltahub.registry.downloads.file_reader import FileReader
@@ -24,8 +23,7 @@ from deltahub.registry.errors import Unauthorized
 from deltahub.registry.jobs.health import Health, Problem
 from deltahub.registry.packs.base_cache import HotBases
 from deltahub.registry.registry import Registry
-from deltahub.server import browser_sessions
-from deltahub.server.browser_sessions import CSRF_HEADER, SAFE_METHODS
+from deltahub.server.browser_sessions import of_browser
 from deltahub.server.settings import ServerSettings
 from deltahub.server.signing import Signer
 from deltahub.server.streaming.bodies import ChunkStream
@@ -61,8 +59,6 @@ PUBLICATIONS: Final = 2
 # Heads whose facts are written at once, and the longest time for it, of each call of update_lists.
 _DESCRIBED: Final = 20
 _DESCRIBING_S: Final = 1.0
-# Attribute of a request's state: its route reads the CSRF token from the body.
-CHECKS_FORMS: Final = "checks_forms"
 # How long links still work after the token that they were signed for has ended: the cache time.
 _LINK_CACHE_S: Final = 1.0
 
@@ -377,24 +373,11 @@ async def _authenticate(request: Request, hub: Hub) -> Caller | None:
     # Only requests with a token use a thread: the switch costs more than reading the headers.
     header = request.headers.get("authorization")
     if header is None:
-        return await _of_browser(request, hub)
+        return await of_browser(request, hub.registry, hub.signer)
     scheme, _, token = header.partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
         raise Unauthorized("the Authorization header must be: Bearer <token>")
     return await anyio.to_thread.run_sync(tokens.authenticate, hub.registry, token.strip())
-
-
-async def _of_browser(request: Request, hub: Hub) -> Caller | None:
-    """Return the caller whose session the browser's cookie names. Raises Forbidden."""
-    secret = browser_sessions.secret_of(request, hub.signer)
-    if secret is None:
-        return ANONYMOUS
-    caller = await anyio.to_thread.run_sync(session_caller, hub.registry, secret)
-    # Forms of pages have the token in their bodies, which the pages' own routes read.
-    checks_itself = getattr(request.state, CHECKS_FORMS, False)
-    if caller is not None and request.method not in SAFE_METHODS and not checks_itself:
-        browser_sessions.check_csrf(hub.signer, caller, request.headers.get(CSRF_HEADER))
-    return caller
 
 
 CallerDep = Annotated[Caller | None, Depends(caller_of)]

@@ -6,9 +6,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from deltahub.registry.errors import InvalidName
 from deltahub.registry.names import RESERVED_NAMESPACES, validate_name
+from deltahub.server.browser_sessions import CHECKS_FORMS
 from deltahub.server.connections.exchanges import DOOR_KEY
 from deltahub.server.connections.inner_paths import inner_path
-from deltahub.server.hub import CHECKS_FORMS
 
 # All pages that belong to no model. No namespace has this name.
 PREFIX: Final = "-"
