@@ -295,7 +295,7 @@ def test_a_private_page_is_for_strangers_what_nothing_is(hub: RunningHub) -> Non
     hub.create("admin/zq-hidden", private=True)
     member = browser_of(hub)
     member.post("/-/settings/organizations", {"name": "zq-hidden-lab"})
-    strangers = (Browser(hub.url), browser_of(hub, hub.user("stranger")))
+    strangers = (Browser(hub.url), browser_of(hub, hub.user("somebody-else")))
     pairs = [
         ("/admin/zq-hidden", "/admin/zq-absent"),
         ("/-/settings/organizations/zq-hidden-lab", "/-/settings/organizations/zq-absent-lab"),

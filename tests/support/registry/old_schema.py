@@ -27,8 +27,10 @@ INSERT INTO {table} SELECT r.id, e.path, e.file_id, e.mode FROM {owner} r
 
 
 def make_0007(folder: Path) -> None:
-    """Take away what later versions added: logins; spooled uploads; leases; suspects, triggers."""
+    """Take away what later versions added: history; logins; spooled uploads; leases; suspects."""
     with closing(sqlite3.connect(folder / "data" / DATABASE)) as database:
+        for table in ("hub_history", "comparison_parts", "comparisons"):
+            database.execute(f"DROP TABLE {table}")
         for table in ("web_sessions", "passwords", "invitations", "identities"):
             database.execute(f"DROP TABLE {table}")
         database.execute("ALTER TABLE users DROP COLUMN disabled_at")

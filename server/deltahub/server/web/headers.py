@@ -40,4 +40,6 @@ class PageHeaders:
                 headers.add_vary_header("Cookie")
             await send(message)
 
-        await self._app(scope, receive, with_headers)
+        # What may be read may be asked for without its body, which the server leaves out.
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        await self._app({**scope, "method": method}, receive, with_headers)

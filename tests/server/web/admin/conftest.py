@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from support.merging.family import Family, served_family
-from support.service.browser import Browser
+from support.web.browser import Browser
 
 
 @pytest.fixture(scope="package")

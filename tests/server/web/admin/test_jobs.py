@@ -11,7 +11,7 @@ from deltahub.server.web.jobs.fields import fields_of, read_arguments
 from deltahub.server.web.jobs.kinds import askable
 from support.merging.family import Family
 from support.models import tiny_models as tiny
-from support.service.browser import Browser, Page
+from support.web.browser import Browser, Page
 
 FORM = "/-/jobs/new/merge"
 

@@ -16,7 +16,7 @@ from deltahub.registry.reports.history import HistoryWriter, Traffic, hour_of
 from deltahub.server.tables.all import TABLES
 from deltahub.server.tables.table import Column, Table
 from support.merging.family import Family
-from support.service.browser import Browser, Page
+from support.web.browser import Browser, Page
 
 PAGES = (
     "", "/jobs", "/storage", "/storage/namespaces", "/storage/packs", "/storage/findings",
@@ -180,7 +180,8 @@ def test_an_administrator_makes_a_user_and_the_log_says_who_did(
     family: Family, admin: Browser
 ) -> None:
     made = send(admin, "/access/users", {"name": "newcomer"})
-    assert made.location == "/-/admin/access/users?words=newcomer"
+    (link,) = re.findall(r"http://\S+?(/-/invitation/[\w-]+)", made.text)[:1]
+    assert Browser(family.hub.url).get(link).status == 200
     events = json.loads(admin.get("/-/admin/access/audit?action=user.create&format=json").text)
     (event,) = (each for each in events["items"] if each["target"] == "newcomer")
     assert event["user"] == "admin"
@@ -197,6 +198,9 @@ def test_a_revoked_token_and_an_ended_session_work_no_more(family: Family, admin
     shown = json.loads(admin.get("/-/admin/access/tokens?user=leaver&format=json").text)["items"]
     assert send(admin, f"/access/tokens/{shown[0]['id']}/revoke").status == 303
     assert hub.call("GET", "/v1/whoami", token=token).status == 401
+    assert browser.get("/-/jobs").status == 303, "a session ends with the token that began it"
+    browser = Browser(hub.url)
+    browser.log_in(tokens.create_token(hub.registry, "leaver", "write"))
     assert browser.get("/-/jobs").status == 200
     held = json.loads(admin.get("/-/admin/access/sessions?user=leaver&format=json").text)["items"]
     assert send(admin, f"/access/sessions/{held[0]['id']}/end").status == 303
