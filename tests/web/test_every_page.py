@@ -13,12 +13,41 @@ PUBLIC = {
     "home": "/",
     "search": "/?q=haiku",
     "nothing-found": "/?q=nothing-has-this-name",
+    "namespace": "/admin",
     "model": "/admin/haiku",
+    "merged-model": "/admin/poems",
+    "files": "/admin/haiku/tree/main",
+    "text": "/admin/haiku/blob/main/README.md",
+    "weights": "/admin/haiku/blob/main/model.safetensors",
+    "commits": "/admin/haiku/commits/main",
+    "refs": "/admin/poems/refs",
+    "tensors": "/admin/haiku/tensors/main",
+    "lineage": "/admin/base/lineage",
+    "use": "/admin/haiku/use",
+    "compare": "/admin/haiku/compare",
+    "report": "/-/reports/admin/poems",
     "login": "/-/login",
 }
 OF_ADMIN = {
     "new": "/-/new",
     "upload": "/-/upload/admin/haiku",
+    "model-settings": "/admin/haiku/settings",
+    "profile": "/-/settings",
+    "password": "/-/settings/password",
+    "sessions": "/-/settings/sessions",
+    "tokens": "/-/settings/tokens",
+    "organizations": "/-/settings/organizations",
+    "jobs": "/-/jobs",
+    "new-merge": "/-/jobs/new/merge",
+    "new-comparison": "/-/jobs/new/compare",
+    "admin-overview": "/-/admin",
+    "admin-jobs": "/-/admin/jobs",
+    "admin-storage": "/-/admin/storage",
+    "admin-quotas": "/-/admin/storage/namespaces",
+    "admin-users": "/-/admin/access/users",
+    "admin-tokens": "/-/admin/access/tokens",
+    "admin-audit": "/-/admin/access/audit",
+    "admin-settings": "/-/admin/settings",
 }
 
 
@@ -44,8 +73,24 @@ def look_at(browser: Browser, hub: FilledHub, name: str, path: str, token: str |
                 wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
                 assert wide <= 0, (path, shape, wide)
                 person.check_accessible()
-                if (theme, shape) in (("light", "laptop"), ("dark", "laptop"), ("light", "phone")):
-                    take_picture(page, f"{name}-{shape}-{theme}")
+                take_picture(page, f"{name}-{shape}-{theme}")
+
+
+def test_a_finished_job_has_a_page(browser: Browser, hub: FilledHub) -> None:
+    with visitor(browser, hub.url) as person:
+        person.log_in(hub.token)
+        page = person.open("/-/jobs?kind=merge")
+        path = page.locator("#content tbody a[href^='/-/jobs/']").first.get_attribute("href")
+        assert path is not None
+    look_at(browser, hub, "job", path, token=hub.token)
+
+
+def test_a_commit_has_a_page(browser: Browser, hub: FilledHub) -> None:
+    with visitor(browser, hub.url) as person:
+        page = person.open("/admin/haiku/commits/main")
+        path = page.locator("#content a[href*='/commit/']").first.get_attribute("href")
+        assert path is not None
+    look_at(browser, hub, "commit", path, token=None)
 
 
 def test_a_guest_who_asks_for_a_page_of_his_own_logs_in_first(
