@@ -1,6 +1,7 @@
 """The base of all tables, and types of columns that SQLite and PostgreSQL store alike."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from typing import Final
 
 from sqlalchemy import BigInteger, DateTime, Index, Integer, MetaData, String, TypeDecorator, text
 from sqlalchemy.engine import Dialect
@@ -25,6 +26,10 @@ class UtcDateTime(TypeDecorator[datetime]):
         if value is None or value.tzinfo is not None:
             return value
         return value.replace(tzinfo=UTC)
+
+
+# Dates further in the future than this were not written by a clock that agrees with this one.
+CLOCK_SLACK: Final = timedelta(minutes=5)
 
 
 def utc_now() -> datetime:

@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 from sqlalchemy import Column, CursorResult, Table, func, null, select, update
 from sqlalchemy.orm import Session
 
+from deltahub.registry.db.columns import CLOCK_SLACK as CLOCK_SLACK
 from deltahub.registry.db.columns import UtcDateTime
 from deltahub.registry.db.models import File, Hold, Landing, Pack, Tensor, Token, Xorb, utc_now
 from deltahub.registry.db.session import WriteSession
@@ -24,8 +25,6 @@ from deltahub.registry.db.tables.stores import DeletionHold
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
 
-# Dates further in the future than this were not written by a clock that agrees with this one.
-CLOCK_SLACK: Final = timedelta(minutes=5)
 # Tables whose dates decide what is kept or done.
 _DECIDING: Final = (
     Pack, PackCopy, Landing, File, Tensor, Xorb, Hold, Job, DeletionHold, SpooledUpload,

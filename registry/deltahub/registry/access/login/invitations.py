@@ -12,6 +12,7 @@ from deltahub.registry.access.caller import Caller, require_operator
 from deltahub.registry.access.login import passwords, sessions
 from deltahub.registry.access.login.hashing import hash_password
 from deltahub.registry.access.users import user_named
+from deltahub.registry.db.columns import CLOCK_SLACK
 from deltahub.registry.db.models import User, utc_now
 from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.db.tables.logins import Invitation
@@ -87,6 +88,7 @@ def _user_of(session: ReadSession, secret: str) -> User:
         .where(
             Invitation.hash == _hash(secret),
             Invitation.expires_at > utc_now(),
+            Invitation.created_at <= utc_now() + CLOCK_SLACK,
             User.disabled_at.is_(None),
         )
     )

@@ -13,6 +13,7 @@ from deltahub.registry.access import audit
 from deltahub.registry.access.caller import ANONYMOUS, Caller
 from deltahub.registry.access.login import sessions
 from deltahub.registry.access.login.hashing import hash_password, is_outdated, is_password
+from deltahub.registry.db.columns import CLOCK_SLACK
 from deltahub.registry.db.models import User, utc_now
 from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.db.shared.retried import retried
@@ -136,7 +137,9 @@ def _note_success(reg: Registry, user_id: int, hashed: str, password: str) -> No
 
 
 def _is_paused(row: Password, now: datetime) -> bool:
-    return row.failed_at is not None and now < row.failed_at + pause_after(row.n_failures)
+    if row.failed_at is None or row.failed_at > now + CLOCK_SLACK:
+        return False  # a clock that was ahead must not keep a user out until then
+    return now < row.failed_at + pause_after(row.n_failures)
 
 
 def _user_id_of(session: ReadSession, name: str) -> int | None:

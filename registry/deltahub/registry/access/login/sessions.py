@@ -10,6 +10,7 @@ from sqlalchemy import Row, Select, delete, select
 
 from deltahub.registry.access import audit
 from deltahub.registry.access.caller import Caller, Scope
+from deltahub.registry.db.columns import CLOCK_SLACK
 from deltahub.registry.db.models import Token, User, utc_now
 from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.db.tables.logins import WebSession
@@ -184,7 +185,9 @@ def _rows() -> "Select[WebSession, User, Token | None]":
 
 def _is_valid(row: "Row[WebSession, User, Token | None]") -> bool:
     found, user, _ = row
-    return found.expires_at > utc_now() and user.disabled_at is None
+    # One that began while the clock was ahead would be valid for as much longer.
+    is_of_now = found.created_at <= utc_now() + CLOCK_SLACK < found.expires_at + CLOCK_SLACK
+    return is_of_now and user.disabled_at is None
 
 
 def _token_of(session: ReadSession, mark: str) -> Token:
