@@ -99,6 +99,5 @@ def test_a_guest_who_asks_for_a_page_of_his_own_logs_in_first(
     with visitor(browser, hub.url) as person:
         person.page.goto(f"{hub.url}/-/new")
         assert person.page.url.endswith(f"/-/login?next={quote('/-/new', safe='')}")
-        person.page.locator("#token").fill(hub.token)
-        person.page.locator("main form:has(#token) button[type=submit]").click()
+        person.give_token(hub.token)
         person.page.wait_for_url("**/-/new")

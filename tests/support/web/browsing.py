@@ -48,7 +48,12 @@ class Visitor:
 
     def log_in(self, token: str) -> None:
         """Log in by a token, as a person would."""
-        form = self.open("/-/login").locator("form:has(#token)")
+        self.open("/-/login")
+        self.give_token(token)
+
+    def give_token(self, token: str) -> None:
+        """Fill in the form of the page of logins."""
+        form = self.page.locator("form:has(#token)")
         # Where a password does, too, the form for a token is folded up.
         if not form.is_visible():
             self.page.locator("details:has(#token) > summary").click()
