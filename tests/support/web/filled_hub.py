@@ -77,6 +77,7 @@ def filled_hub(folder: Path, *, n_generated: int = N_GENERATED) -> Iterator[Fill
             hub, token, models, "merge", "emr", "--base", "admin/base", "admin/haiku",
             "admin/sonnet", "--name", "admin/poems",
         )  # fmt: skip
+        run(hub, token, models, "compare", "admin/base", "admin/haiku")
         yield FilledHub(hub, token, guest)
 
 

@@ -59,6 +59,10 @@ _ATTRIBUTE: Final = re.compile(r"""\b(src|alt)\s*=\s*("[^"]*"|'[^']*'|[^\s>]+)""
 _HEADING: Final = re.compile(r"<(/?)h([1-5])\b", re.IGNORECASE)
 _SCHEMES: Final = frozenset({"http", "https", "mailto"})
 # (SHA-256 of the card, model, revision, folder) -> HTML. Limit: some hundreds of cards.
+# Long lines and wide tables scroll, also by the keys of who uses no mouse.
+_SET: Final = {
+    "img": {"loading": "lazy"}, "pre": {"tabindex": "0"}, "table": {"tabindex": "0"},
+}  # fmt: skip
 _CACHE: Final[ByteCache[tuple[str, str, str, str], Markup]] = ByteCache(16 << 20)
 # Parsing takes many times the size of a card, so cards are parsed one at a time.
 _PARSING: Final = Lock()
@@ -80,7 +84,7 @@ def render_card(text: bytes, sha256: str, name: str, revision: str, folder: str 
             html = _render(shown, _Place(name, revision, folder))
         found = Markup(html) if len(html) <= _MAX_HTML else None
     if found is None:
-        found = Markup("<pre>{}</pre>").format(shown[:_MAX_PLAIN])
+        found = Markup('<pre tabindex="0">{}</pre>').format(shown[:_MAX_PLAIN])
     _CACHE.put(key, found, 2 * len(found) + 400)
     return found
 
@@ -164,7 +168,7 @@ def _render(text: str, place: _Place) -> str:
         link_rel="nofollow noopener",
         strip_comments=True,
         generic_attribute_prefixes=set(),
-        set_tag_attribute_values={"img": {"loading": "lazy"}},
+        set_tag_attribute_values=_SET,
     )
 
 
