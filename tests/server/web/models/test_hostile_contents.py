@@ -49,7 +49,7 @@ CARDS = (
     '[^1]\n\n[^1]: <script>probe()</script>\n\n<https://x.example/"onmouseover=probe()>',
 )
 _ALLOWED = frozenset(
-    "href title class src alt width height align id open start colspan rowspan loading rel".split()
+    "href title class src alt width height align id open start colspan rowspan loading rel tabindex".split()
 )
 
 
@@ -64,6 +64,7 @@ def test_a_card_keeps_nothing_that_runs_loads_or_reaches_outside(text: str) -> N
             "base", "meta", "link", "template", "noscript", "xmp", "title", "textarea",
         ), html  # fmt: skip
         assert set(each.attributes) <= _ALLOWED, html
+        assert each.attributes.get("tabindex", "0") == "0", html
         assert re.fullmatch(r"(language-\S+)?", each.attributes.get("class", "")), html
         assert each.attributes.get("id", "card-").startswith("card-"), html
         if each.tag == "img":
