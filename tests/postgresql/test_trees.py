@@ -28,6 +28,9 @@ from support.service.postgresql import postgresql_server
 NAME = "ann/m"
 PATHS = {f"f{n % 9}/{n:04}.txt": b"%d" % (n % 50) for n in range(600)} | {"\uff5e": b"1"}
 TO_0007 = """
+DROP TABLE hub_history, comparison_parts, comparisons;
+DROP TABLE web_sessions, passwords, invitations, identities;
+ALTER TABLE users DROP COLUMN disabled_at;
 DROP TABLE spooled_parts, spooled_uploads, leases;
 ALTER TABLE jobs DROP COLUMN worker_id, DROP COLUMN n_deaths;
 DROP TABLE suspects CASCADE;
