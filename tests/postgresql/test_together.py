@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 from sqlalchemy import func, select, text
@@ -11,18 +12,23 @@ from sqlalchemy import func, select, text
 from deltahub.registry import Registry
 from deltahub.registry.access.caller import Caller
 from deltahub.registry.access.repositories import load_repository
-from deltahub.registry.catalog.commit import AddFile, commit
+from deltahub.registry.catalog.commit import AddFile, commit, create_with_commit
+from deltahub.registry.catalog.refs import create_ref
 from deltahub.registry.catalog.repositories import create_repository
 from deltahub.registry.db.models import Domain, File, Landing, Revision
 from deltahub.registry.db.session import Database, repository_key
-from deltahub.registry.errors import QuotaExceeded, WriteConflict
+from deltahub.registry.errors import QuotaExceeded, RepositoryExists, WriteConflict
+from deltahub.registry.jobs.requests import cancel_job
 from deltahub.registry.quotas.limits import Limits, set_limits
 from deltahub.registry.storage.base import StoreUnavailable
 from deltahub.registry.stores.shared_write_locks import SharedWriteLocks
 from deltahub.registry.uploads.committable import files_of_uploads, keep_uploads
 from deltahub.registry.uploads.discard import drop_unused
+from support.merging.running import asked, push_family, run_merge
+from support.models import tiny_models as tiny
 from support.registry.collecting import collect, is_clean
 from support.registry.histories import ingest_all
+from support.registry.ingested import run_replans, send_ingested
 from support.registry.opened import caller, opened_registry, push, sha256_of, upload
 
 
@@ -214,6 +220,56 @@ def test_nobody_waits_for_a_lock_while_eight_push_to_eight_repositories(reg: Reg
     ended.set()
     watcher.join()
     assert waiting == []
+
+
+def test_no_push_and_no_job_waits_for_another_writer(
+    reg: Registry, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free, other = caller(reg, "free"), Database(url)
+    monkeypatch.setattr("deltahub.registry.db.session.BUSY_TIMEOUT_S", 1)
+    tasks = [tiny.task(number) for number in range(2)]
+    merged = tiny.to_file(tiny.task(3))
+    with closing(other):
+        with other.write_beside():  # whoever works alone waits for this one
+            names = push_family(reg, free, tasks)
+            run_replans(reg)
+            assert run_merge(reg, asked(reg, free, names))
+            cancel_job(reg, free, asked(reg, free, names, name="free/again"))
+            send_ingested(reg, free, "free/sent", merged)
+            upload(reg, free, b"{}")
+            adds = [AddFile("config.json", sha256_of(b"{}"), 2)]
+            create_with_commit(reg, free, "free/copy", adds, "made", private=True)
+            create_ref(reg, free, "free/copy", "tag", "v1", "main")
+    assert is_clean(reg)
+
+
+def test_a_limit_of_repositories_holds_for_those_that_are_made_at_once(reg: Registry) -> None:
+    many = caller(reg, "many")
+    set_limits(reg, None, "many", Limits(repositories=3), by_shell=True)
+
+    def make(n: int) -> bool:
+        try:
+            create_repository(reg, many, f"many/m{n}")
+        except QuotaExceeded:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(make, range(8))) == 3
+
+
+def test_one_name_is_given_once(reg: Registry) -> None:
+    one = caller(reg, "one")
+
+    def make(_: int) -> bool:
+        try:
+            create_repository(reg, one, "one/name")
+        except RepositoryExists:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(make, range(8))) == 1
 
 
 def test_a_copy_of_the_store_waits_for_writers_of_all_processes(reg: Registry, url: str) -> None:

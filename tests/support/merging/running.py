@@ -71,7 +71,7 @@ def asked(reg: Registry, who: Caller, models: Sequence[str], **options: Any) -> 
         arguments.private,
     )
     job = ask(reg, who, wish)
-    with reg.db.write() as session:
+    with reg.db.write_beside() as session:
         assert queue.mark_running(session, job.id)
     return job.id
 
@@ -90,7 +90,7 @@ def run_merge(
         payload = dict(session.get_one(Job, job_id).payload)
     context = JobContext(reg, FileReader(reg), job_id, run_step, Here(reg, job_id, threads))
     result = merge(context, payload)
-    with reg.db.write() as session:
+    with reg.db.write_beside() as session:
         queue.mark_done(session, job_id, result)
     return result
 

@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 
 from deltahub.codecs.registry import BY_NUMBER
 from deltahub.registry import Caller, Registry
+from deltahub.registry.cards.describe import describe
 from deltahub.registry.catalog.commit import AddFile, Operation, commit
 from deltahub.registry.catalog.weights import named_tensors, safetensors_files
 from deltahub.registry.db.models import File, Frame, Revision, Tensor, TensorBase
@@ -58,6 +59,7 @@ def push_ingested(
         ).one()
     if pushed.job_id is not None:
         ingest(reg, revision, pushed.job_id)
+    describe(reg, FileReader(reg), revision)
     return revision
 
 
@@ -79,11 +81,11 @@ def send_ingested(
     accept_pack(reg, FileReader(reg), who, name, upload(reg, who, pack))
     submitted = submit_recipe(reg, who, name, recipe)
     if submitted.job_id is not None:
-        with reg.db.write() as session:
+        with reg.db.write_beside() as session:
             assert queue.mark_running(session, submitted.job_id)
             payload = dict(session.get_one(Job, submitted.job_id).payload)
         verify_recipe(reg, FileReader(reg), submitted.job_id, payload)
-        with reg.db.write() as session:
+        with reg.db.write_beside() as session:
             queue.mark_done(session, submitted.job_id, {})
     return declare(reg, who, name, base, [AddFile("model.safetensors", sha256_of(data), len(data))])
 
@@ -109,11 +111,11 @@ def declare(
 
 
 def ingest(reg: Registry, revision: int, job_id: str) -> None:
-    with reg.db.write() as session:
+    with reg.db.write_beside() as session:
         assert queue.mark_running(session, job_id)
     Ingest(reg, FileReader(reg), revision, job_id).run()
     after_ingest(reg, FileReader(reg), revision)
-    with reg.db.write() as session:
+    with reg.db.write_beside() as session:
         queue.mark_done(session, job_id, {})
 
 
@@ -126,10 +128,10 @@ def run_replans(reg: Registry) -> int:
         if not waiting:
             return switched
         job = waiting[0]
-        with reg.db.write() as session:
+        with reg.db.write_beside() as session:
             assert queue.mark_running(session, job.id)
         switched += replan(reg, job.payload["revision_id"])
-        with reg.db.write() as session:
+        with reg.db.write_beside() as session:
             queue.mark_done(session, job.id, {})
 
 

@@ -121,6 +121,7 @@ def commit(
     return made
 
 
+@retried
 def create_with_commit(
     reg: Registry,
     caller: Caller | None,
@@ -137,7 +138,7 @@ def create_with_commit(
     """
     caller = require_writer(caller)
     _check_request(reg.settings, DEFAULT_BRANCH, operations, message, None, None)
-    with reg.db.write() as session:
+    with reg.db.write_beside() as session:
         made = add_repository(session, reg.settings, caller, name, private=private)
         first = _commit(session, reg.settings, caller, name, DEFAULT_BRANCH, operations, message)
     return replace(made, head=first.commit)

@@ -13,8 +13,15 @@ from deltahub.registry.access.permissions import full_name
 from deltahub.registry.access.repositories import DEFAULT_BRANCH, load_repository
 from deltahub.registry.catalog.lists.model_tags import move_main
 from deltahub.registry.db.models import Ref, Repository, Revision
-from deltahub.registry.db.session import ReadSession, WriteSession
-from deltahub.registry.errors import Conflict, InvalidRequest, RepositoryNotFound, RevisionNotFound
+from deltahub.registry.db.session import ReadSession, WriteSession, repository_key
+from deltahub.registry.db.shared.retried import retried
+from deltahub.registry.errors import (
+    Conflict,
+    InvalidRequest,
+    RepositoryNotFound,
+    RevisionNotFound,
+    WriteConflict,
+)
 from deltahub.registry.names import quoted, validate_ref
 from deltahub.registry.registry import Registry
 
@@ -97,6 +104,7 @@ def list_refs(
     return [RefInfo(*row) for row in session.execute(query)]
 
 
+@retried
 def create_ref(
     reg: Registry, caller: Caller | None, name: str, kind: str, ref: str, revision: str
 ) -> RefInfo:
@@ -108,8 +116,12 @@ def create_ref(
     validate_ref(ref)
     if (kind, ref) == ("tag", DEFAULT_BRANCH):
         raise InvalidRequest(f"{ref} is the default branch; a tag cannot have its name")
-    with reg.db.write() as session:
+    with reg.db.read() as session:
+        repository_id = load_repository(session, caller, name, "write").id
+    with reg.db.write_beside(repository_key(repository_id)) as session:
         repository = load_repository(session, caller, name, "write")
+        if repository.id != repository_id:
+            raise WriteConflict(f"{name} became another repository meanwhile")
         # Serializes refs and commits. SQLite ignores it: a write transaction locks the database.
         session.refresh(repository, with_for_update=True)
         other = "tag" if kind == "branch" else "branch"

@@ -16,13 +16,14 @@ from deltahub.registry.access.repositories import (
 )
 from deltahub.registry.db.models import File, Namespace, Repository, Revision, utc_now
 from deltahub.registry.db.session import ReadSession, WriteSession
+from deltahub.registry.db.shared.retried import retried
 from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.db.tables.retention import DroppedRevision
 from deltahub.registry.db.tree_files import files_of, trees_of_repository
 from deltahub.registry.errors import Conflict, Forbidden, InvalidRequest, RepositoryExists
 from deltahub.registry.jobs import queue
 from deltahub.registry.names import quoted, split_name
-from deltahub.registry.quotas.limits import check_push, check_repository
+from deltahub.registry.quotas.limits import check_push, check_repository, lock_repositories
 from deltahub.registry.quotas.unnamed_bases import repositories_needing
 from deltahub.registry.quotas.usage import measure, usage_of_repository
 from deltahub.registry.registry import Registry
@@ -50,6 +51,7 @@ class RepositoryInfo:
     downloads: int
 
 
+@retried
 def create_repository(
     reg: Registry,
     caller: Caller | None,
@@ -65,7 +67,7 @@ def create_repository(
     that no empty repository stays. Raises Forbidden, also if there is no such namespace,
     RepositoryExists and InvalidName.
     """
-    with reg.db.write() as session:
+    with reg.db.write_beside() as session:
         made = add_repository(session, reg.settings, caller, name, private=private, role=role)
         namespace = session.get_one(Repository, made.id).namespace_id
         check_push(session, reg.settings, namespace, push_bytes)
@@ -83,6 +85,7 @@ def add_repository(
 ) -> RepositoryInfo:
     """Do the same as create_repository inside the caller's transaction."""
     namespace = free_namespace(session, settings, caller, name)
+    lock_repositories(session, settings, namespace.id)
     return _create(session, caller, namespace, name, private=private, role=role)
 
 

@@ -19,8 +19,9 @@ from deltahub.codecs.frames import tensor_spec
 from deltahub.registry import failpoints
 from deltahub.registry.bases.planner import BaseChoice, BasePlanner
 from deltahub.registry.db.batches import PART_TENSORS, batches
-from deltahub.registry.db.models import File
+from deltahub.registry.db.models import File, Tensor
 from deltahub.registry.db.session import WriteSession
+from deltahub.registry.db.shared.retried import retried
 from deltahub.registry.db.tables.trees import Entry
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import DataLost, DeltaCycle
@@ -243,10 +244,7 @@ class Ingest:
         for domain_id in sorted({domain for domain, _ in items}):
             hashes = [content for domain, content in items if domain == domain_id]
             for part in batches(hashes, PART_TENSORS):
-                with self._reg.db.write() as session:
-                    found = resolve(session, domain_id, part)
-                    ids = [tensor.id for tensor in found.values()]
-                    hold_for_job(session, ids, self._job_id, self._reg.settings.hold_ttl_s)
+                found = self._hold_stored(domain_id, part)
                 for content in part:
                     item, row = items[domain_id, content], found.get(content)
                     if row is None:
@@ -255,6 +253,15 @@ class Ingest:
                         # Its row gets the new frames, in the domain where it is.
                         missing.append(replace(item, domain_id=row.domain_id))
         return deque(sorted(missing, key=lambda item: item.domain_id))
+
+    @retried
+    def _hold_stored(self, domain_id: int, part: Sequence[bytes]) -> dict[bytes, Tensor]:
+        """Content id -> row of each tensor that is stored; these get a hold."""
+        with self._reg.db.write_beside() as session:
+            found = resolve(session, domain_id, part)
+            ids = [tensor.id for tensor in found.values()]
+            hold_for_job(session, ids, self._job_id, self._reg.settings.hold_ttl_s)
+        return found
 
     def _sources_of(self, file: File, scan: Scan) -> Iterator[TensorSource]:
         landed = landed_bytes(self._reg, file)

@@ -14,6 +14,7 @@ from deltahub.codecs.frames import tensor_spec
 from deltahub.registry import failpoints
 from deltahub.registry.db.models import File, Landing, Repository
 from deltahub.registry.db.session import WriteSession
+from deltahub.registry.db.shared.retried import retried
 from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import HashMismatch
@@ -31,7 +32,7 @@ from deltahub.registry.registry import Registry
 from deltahub.registry.storage.checksums import Hashes
 from deltahub.registry.uploads.discard import drop_landings, drop_unused
 from deltahub.registry.uploads.landing import upload_not_found
-from deltahub.registry.uploads.recipes import JOB_KIND, find_file, parse_recipe
+from deltahub.registry.uploads.recipes import JOB_KIND, find_file, parse_recipe, recipe_key
 
 
 def verify_recipe(
@@ -64,7 +65,7 @@ def verify_recipe(
     # A new reader, because an older one has bytes in memory that the store may have lost.
     hashes = restore_hashes(FileReader(reg), repository.domain_id, recipe, progress)
     if hashes.sha256 != recipe.sha256.hex():
-        with reg.db.write() as session:
+        with reg.db.write_beside(recipe_key(landing.id)) as session:
             release_job(session, job_id)
             dropped = _drop_upload(session, landing.id, job_id)
         delete_condemned(reg, dropped)
@@ -73,18 +74,24 @@ def verify_recipe(
         )
     recipe_id = recipe.id
     store_recipe(reg, reader, job_id, repository.domain_id, recipe_id, data)
-    with reg.db.write() as session:
-        file, dropped = verified_file(session, repository.domain_id, recipe, recipe_id, hashes)
-        hold_for_user(
-            session,
-            [file.recipe_tensor_id] if file.recipe_tensor_id is not None else [],
-            payload["user_id"],
-            repository.id,
-            reg.settings.hold_ttl_s,
-        )
-        release_job(session, job_id)
-        dropped += _drop_upload(session, landing.id, job_id)
-        failpoints.reached("prove.finish.before_commit")
+
+    @retried
+    def finish() -> list[str]:
+        with reg.db.write_beside(recipe_key(landing.id)) as session:
+            file, dropped = verified_file(session, repository.domain_id, recipe, recipe_id, hashes)
+            hold_for_user(
+                session,
+                [file.recipe_tensor_id] if file.recipe_tensor_id is not None else [],
+                payload["user_id"],
+                repository.id,
+                reg.settings.hold_ttl_s,
+            )
+            release_job(session, job_id)
+            dropped += _drop_upload(session, landing.id, job_id)
+            failpoints.reached("prove.finish.before_commit")
+        return dropped
+
+    dropped = finish()
     failpoints.reached("prove.finish.after_commit")
     delete_condemned(reg, dropped)
 
@@ -143,7 +150,8 @@ def verified_file(
 
     hashes: of the bytes that the recipe rebuilds. The recipe must be stored (store_recipe).
     """
-    file = find_file(session, domain_id, hashes.sha256)
+    query = select(File).where(File.domain_id == domain_id, File.sha256 == hashes.sha256)
+    file = session.scalar(query.with_for_update())  # a commit may need its upload meanwhile
     if file is not None and file.state == "ingested":
         return file, []
     if file is None:

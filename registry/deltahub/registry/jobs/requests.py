@@ -68,8 +68,9 @@ def get_job(reg: Registry, caller: Caller | None, job_id: str) -> JobInfo:
 def cancel_job(reg: Registry, caller: Caller | None, job_id: str) -> JobInfo:
     """Cancel a queued job or ask a running job to stop. A finished job does not change."""
     require_writer(caller)
-    with reg.db.write() as session:
+    with reg.db.write_beside() as session:
         job = visible_job(session, caller, job_id)
+        session.refresh(job, with_for_update=True)  # a worker may be taking it
         if job.state == "queued":
             job.state, job.finished_at, job.worker_id = "cancelled", utc_now(), None
             job.error_code, job.error = None, None  # why the last attempt failed

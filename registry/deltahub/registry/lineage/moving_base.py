@@ -5,13 +5,17 @@ then shards, one commit after the other. When a commit replaces weights, the dec
 the revision before it.
 """
 
-from sqlalchemy import ColumnElement, and_, delete, or_, select
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sqlalchemy import ColumnElement, and_, delete, func, or_, select
 from sqlalchemy.orm import aliased
 
 from deltahub.registry.access.caller import Caller
 from deltahub.registry.access.permissions import allowed
 from deltahub.registry.access.repositories import DEFAULT_BRANCH
 from deltahub.registry.catalog import declared_base
+from deltahub.registry.catalog.lists.model_tags import write_keys
 from deltahub.registry.catalog.refs import find_ref
 from deltahub.registry.catalog.weights import weight_tensors
 from deltahub.registry.db.models import LineageEdge, Repository, Revision, User
@@ -36,17 +40,60 @@ def author_of(session: ReadSession, revision: Revision) -> Caller | None:
     return Caller(user.id, user.name, is_admin=False, scope="read")
 
 
-def advance_declared_bases(session: WriteSession, target: Target) -> set[int]:
-    """Point declarations of the target's model at its current main, if main only gained weights.
+@dataclass(frozen=True)
+class Move:
+    """A declared base that is to be resolved anew. before: None if it was absent until now."""
 
-    Returns the revisions whose declaration moved, each with its declared edge. A declaration stays
-    if it names a revision, or if its author may no longer read the model.
+    child: Revision
+    before: Revision | None
+    after: Revision
+
+
+def find_moves(session: ReadSession, target: Target) -> list[Move]:
+    """The declarations of the target's model that are to be resolved anew.
+
+    Absent ones, if their author may read the model now; and those of an earlier revision of main,
+    if main has only gained weights since and they name no revision.
     """
+    return _absent(session, target) + _behind(session, target)
+
+
+def apply_moves(session: WriteSession, moves: Iterable[Move]) -> set[int]:
+    """Resolve the declarations, each with its declared edge; returns their revisions."""
+    moved: set[int] = set()
+    for each in moves:
+        _redeclare(session, each.child, each.before or each.after, each.after)
+        session.flush()
+        write_keys(session, each.child.id)
+        moved.add(each.child.id)
+    return moved
+
+
+def _absent(session: ReadSession, target: Target) -> list[Move]:
+    moves: list[Move] = []
+    rows = session.scalars(
+        select(Revision).where(
+            declares(target.name),
+            # An expression, so that the index of this column is not used: it would lead through all
+            # revisions without a base.
+            func.coalesce(Revision.declared_base_revision_id, 0) == 0,
+        )
+    ).all()
+    for revision in rows:
+        assert revision.declared_base is not None, "the query asks for it"
+        author = author_of(session, revision)
+        base = declared_base.resolve_declared(session, author, revision.declared_base)
+        if base is not None and base.id != revision.id:
+            moves.append(Move(revision, None, base))
+    return moves
+
+
+def _behind(session: ReadSession, target: Target) -> list[Move]:
     repository = session.get_one(Repository, target.repository_id)
     head = find_ref(session, repository, "branch", DEFAULT_BRANCH)
     if head is None:
-        return set()
-    moved: set[int] = set()
+        return []
+    moves: list[Move] = []
     for base in _declared_revisions(session, target.repository_id):
         if base.id == head.id or not _only_gained_weights(session, base, head):
             continue
@@ -60,10 +107,8 @@ def advance_declared_bases(session: WriteSession, target: Target) -> set[int]:
             if child.id != head.id and allowed(
                 session, author_of(session, child), "read", repository
             ):
-                _redeclare(session, child, base, head)
-                moved.add(child.id)
-    session.flush()
-    return moved
+                moves.append(Move(child, base, head))
+    return moves
 
 
 def _declared_revisions(session: ReadSession, repository_id: int) -> list[Revision]:

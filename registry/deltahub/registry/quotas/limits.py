@@ -113,6 +113,13 @@ def check_repository(session: ReadSession, settings: Settings, namespace_id: int
         )
 
 
+def lock_repositories(session: WriteSession, settings: Settings, namespace_id: int) -> None:
+    """Let others that make a repository there wait, if it has a limit; see check_repository."""
+    if limits_of(session, settings, namespace_id).repositories is not None:
+        also_lock(session, f"repositories {namespace_id}")
+        check_repository(session, settings, namespace_id)
+
+
 def set_limits(
     reg: Registry, caller: Caller | None, namespace: str, limits: Limits | None, *, by_shell: bool
 ) -> None:

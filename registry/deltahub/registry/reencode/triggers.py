@@ -5,7 +5,6 @@ from collections.abc import Collection, Mapping, Sequence
 from sqlalchemy import exists, func, select
 
 from deltahub.registry.catalog import declared_base
-from deltahub.registry.catalog.lists.model_tags import write_keys
 from deltahub.registry.catalog.weights import (
     has_weights,
     safetensors_files,
@@ -18,13 +17,12 @@ from deltahub.registry.db.models import (
     Domain,
     File,
     FileTensor,
-    LineageEdge,
-    Repository,
     Revision,
     Tensor,
     TensorBase,
 )
-from deltahub.registry.db.session import ReadSession, WriteSession
+from deltahub.registry.db.session import ReadSession, WriteSession, repository_key
+from deltahub.registry.db.shared.retried import retried
 from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.db.tables.trees import Entry
 from deltahub.registry.downloads.file_reader import FileReader
@@ -33,9 +31,14 @@ from deltahub.registry.jobs import queue
 from deltahub.registry.lineage.holders import find_holders
 from deltahub.registry.lineage.measured import measure_lineage
 from deltahub.registry.lineage.model_sketch import sketch_stored
-from deltahub.registry.lineage.moving_base import advance_declared_bases, author_of, declares_model
+from deltahub.registry.lineage.moving_base import (
+    apply_moves,
+    author_of,
+    declares_model,
+    find_moves,
+)
 from deltahub.registry.lineage.similar import find_similar_tensors, load_sketches, store_sketches
-from deltahub.registry.lineage.target import Target, declares
+from deltahub.registry.lineage.target import Target
 from deltahub.registry.lineage.tensor_sketch import TensorSketch
 from deltahub.registry.registry import Registry
 from deltahub.registry.uploads import recipes
@@ -61,48 +64,100 @@ def after_ingest(reg: Registry, reader: FileReader, revision_id: int) -> list[st
 def _store_findings(
     reg: Registry, revision: Revision, sketches: Sequence[tuple[int, TensorSketch]]
 ) -> list[str]:
-    revision_id = revision.id
-    # Alone, because it changes revisions of other repositories: those that declare this base.
-    with reg.db.write() as session:
-        now = session.get(Revision, revision_id)
-        if now is None or now.commit != revision.commit:
-            return []
-        known = set(
-            session.scalars(select(Tensor.id).where(Tensor.id.in_([t for t, _ in sketches])))
+    shares = _measure(reg, revision, sketches)
+    if shares is None:
+        return []
+    with reg.db.read() as session:
+        is_known = _same(session, revision)
+        others_change = is_known and any(
+            find_moves(session, target) for target in _targets(session, revision.id)
         )
-        store_sketches(session, ((t, sketch) for t, sketch in sketches if t in known))
-        shares = measure_lineage(session, revision_id)
-        enqueued = enqueue_relatives(session, revision_id)
-        target = Target.load(session, revision_id)
+    enqueued: list[str] = []
+    # Alone, if it changes revisions of other repositories: those that declare this base.
+    opened = reg.db.write() if others_change else reg.db.write_beside(_key(revision))
+    with opened as session:
+        if not _same(session, revision):
+            return []
+        enqueued = enqueue_relatives(session, revision.id, are_bases_moved=others_change)
+        target = Target.load(session, revision.id)
         # The client encoded tensors without a base, or the base was declared after the ingest.
         if _was_sent_standalone(session, target) or _was_declared_late(
-            session, revision_id, shares
+            session, revision.id, shares
         ):
-            job = enqueue_replan(session, revision_id)
+            job = enqueue_replan(session, revision.id)
             enqueued += [] if job is None else [job]
         reached("arrivals.before_commit")
     reached("arrivals.after_commit")
     return enqueued
 
 
-def enqueue_relatives(session: WriteSession, revision_id: int) -> list[str]:
+@retried
+def _measure(
+    reg: Registry, revision: Revision, sketches: Sequence[tuple[int, TensorSketch]]
+) -> dict[int, float] | None:
+    """See measure_lineage; None if the revision was deleted."""
+    with reg.db.write_beside(_key(revision)) as session:
+        if not _same(session, revision):
+            return None
+        known = set(
+            session.scalars(select(Tensor.id).where(Tensor.id.in_([t for t, _ in sketches])))
+        )
+        store_sketches(session, ((t, sketch) for t, sketch in sketches if t in known))
+        return measure_lineage(session, revision.id)
+
+
+def _key(revision: Revision) -> str:
+    return repository_key(revision.repository_id)
+
+
+def _same(session: ReadSession, revision: Revision) -> bool:
+    """Whether the revision is there still. Row ids are given again."""
+    now = session.get(Revision, revision.id)
+    return now is not None and now.commit == revision.commit
+
+
+def _targets(session: ReadSession, revision_id: int) -> list[Target]:
+    """The models whose declarations this arrival may resolve: its own, and its declared base.
+
+    The base may have come, or have moved on, while the revision was committed.
+    """
+    targets = [Target.load(session, revision_id)]
+    revision = session.get_one(Revision, revision_id)
+    if revision.declared_base not in (None, declared_base.NO_BASE):
+        author = author_of(session, revision)
+        base = declared_base.resolve_declared(session, author, revision.declared_base)
+        if base is not None and base.repository_id != revision.repository_id:
+            targets.append(Target.load(session, base.id))
+    return targets
+
+
+def enqueue_relatives(
+    session: WriteSession, revision_id: int, *, are_bases_moved: bool = True
+) -> list[str]:
     """Enqueue re-planning of the revisions that may become smaller with this one; returns job ids.
 
     These are revisions that declared it as their base before it was ingested, and similar revisions
-    with standalone tensors whose owners may read it.
+    with standalone tensors whose owners may read it. are_bases_moved: resolve declarations first;
+    the session has to be alone then.
     """
     target = Target.load(session, revision_id)
-    children = resolve_absent_bases(session, target)
-    children |= advance_declared_bases(session, target)
+    children: set[int] = set()
+    is_own_moved = False
+    if are_bases_moved:
+        for each in _targets(session, revision_id):
+            children |= apply_moves(session, find_moves(session, each))
+        is_own_moved = revision_id in children
     if not has_weights(session, revision_id):
-        return []  # its children wait for a revision with weights
+        # Its children wait for a revision with weights.
+        return []
     children |= set(
         session.scalars(
             select(Revision.id).where(Revision.declared_base_revision_id == revision_id)
         )
     )
     children |= _similar_revisions(session, target)
-    children.discard(revision_id)
+    if not is_own_moved:
+        children.discard(revision_id)
     # The newest first: they may be made from older ones. If those got a base first, the chain of
     # deltas might become too long.
     newest_first = sorted(children, reverse=True)
@@ -133,43 +188,6 @@ def enqueue_replan(session: WriteSession, revision_id: int) -> str | None:
         revision.author_id,
         size_bytes=weight_bytes(session, revision_id),
     )
-
-
-def resolve_absent_bases(session: WriteSession, target: Target) -> set[int]:
-    """Resolve absent declared bases that name this repository, if the author may read it now.
-
-    Returns the revisions whose base is resolved now; each gets its declared edge.
-    """
-    found: set[int] = set()
-    rows = session.scalars(
-        select(Revision).where(
-            declares(target.name),
-            # An expression, so that the index of this column is not used: it would lead through all
-            # revisions without a base.
-            func.coalesce(Revision.declared_base_revision_id, 0) == 0,
-        )
-    ).all()
-    for revision in rows:
-        assert revision.declared_base is not None, "the query asks for it"
-        author = author_of(session, revision)
-        base = declared_base.resolve_declared(session, author, revision.declared_base)
-        if base is None or base.id == revision.id:
-            continue
-        revision.declared_base_revision_id = base.id
-        known = session.scalar(
-            select(LineageEdge.id).where(
-                LineageEdge.child_id == revision.id,
-                LineageEdge.parent_id == base.id,
-                LineageEdge.origin == "declared",
-            )
-        )
-        if known is None:
-            repository = session.get_one(Repository, revision.repository_id)
-            declared_base.declare(session, repository, revision, base)
-        session.flush()
-        write_keys(session, revision.id)
-        found.add(revision.id)
-    return found
 
 
 def _was_sent_standalone(session: ReadSession, target: Target) -> bool:

@@ -16,6 +16,7 @@ from deltahub.registry.catalog.repositories import free_namespace
 from deltahub.registry.db.expressions import total
 from deltahub.registry.db.models import File, Repository, Revision, User, utc_now
 from deltahub.registry.db.session import ReadSession, WriteSession
+from deltahub.registry.db.shared.retried import retried
 from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.db.tables.trees import Entry
 from deltahub.registry.errors import (
@@ -70,6 +71,7 @@ class Granted:
     domain_id: int
 
 
+@retried
 def ask(
     reg: Registry,
     caller: Caller | None,
@@ -85,7 +87,7 @@ def ask(
     the caller has used for something else; LimitExceeded for too many unfinished jobs.
     """
     user = require_writer(caller)
-    with reg.db.write() as session:
+    with reg.db.write_beside() as session:
         # Serializes the user's requests: keys and the number of jobs are checked, then written.
         session.get(User, user.user_id, with_for_update=True)
         known = _known(session, user, wish, idempotency_key)
@@ -102,9 +104,10 @@ def ask(
     return requests.get_job(reg, user, known)
 
 
+@retried
 def granted(reg: Registry, job_id: str) -> Granted:
     """What the job may do now. The errors of `ask`; JobNotFound if it was deleted."""
-    with reg.db.write() as session:
+    with reg.db.write_beside() as session:
         return granted_in(session, reg.settings, job_id)
 
 

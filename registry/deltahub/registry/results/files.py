@@ -4,12 +4,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from deltahub.codecs.files.recipe import Literal, Recipe, TensorRef
+from deltahub.registry.db.shared.retried import retried
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.ingest.finish import restore_hashes
 from deltahub.registry.ingest.verify_recipe import store_recipe, verified_file
 from deltahub.registry.landings.condemned import delete_condemned
 from deltahub.registry.packs.holds import hold_for_job
 from deltahub.registry.registry import Registry
+from deltahub.registry.storage.checksums import Hashes
 
 _UNKNOWN_SHA256 = bytes(32)
 
@@ -44,14 +46,19 @@ class FileMaker:
         made = replace(draft, sha256=bytes.fromhex(hashes.sha256))
         data, content = made.to_bytes(), made.id
         store_recipe(self._reg, self._reader, self._job_id, self._domain_id, content, data)
-        with self._reg.db.write() as session:
-            file, dropped = verified_file(session, self._domain_id, made, content, hashes)
+        row, dropped = self._enter(made, hashes)
+        delete_condemned(self._reg, dropped)
+        return row
+
+    @retried
+    def _enter(self, made: Recipe, hashes: Hashes) -> tuple[int, list[str]]:
+        """(the file's row, ids for delete_condemned)."""
+        with self._reg.db.write_beside() as session:
+            file, dropped = verified_file(session, self._domain_id, made, made.id, hashes)
             recipe_row = file.recipe_tensor_id
             assert recipe_row is not None, "an ingested file has a recipe"
             hold_for_job(session, [recipe_row], self._job_id, self._reg.settings.hold_ttl_s)
-            row = file.id
-        delete_condemned(self._reg, dropped)
-        return row
+            return file.id, dropped
 
 
 def _replaced(segment: Literal | TensorRef, contents: Mapping[str, bytes]) -> Literal | TensorRef:

@@ -23,11 +23,12 @@ from deltahub.registry.catalog.trees.write import change_tree
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.models import File, LineageEdge, Ref, Repository, Revision
 from deltahub.registry.db.session import ReadSession, WriteSession
+from deltahub.registry.db.shared.retried import retried
 from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.errors import Conflict, JobNotFound, Unavailable
 from deltahub.registry.names import validate_ref, validate_tree
 from deltahub.registry.packs.holds import release_job
-from deltahub.registry.quotas.limits import check_used
+from deltahub.registry.quotas.limits import check_used, lock_quota
 from deltahub.registry.quotas.usage import measure
 from deltahub.registry.registry import Registry
 from deltahub.registry.uploads.committable import complete_uploads, files_of_uploads
@@ -78,8 +79,21 @@ def publish(
         {path: texts.add(data) for path, data in branch.texts.items()} for branch in result.branches
     ]
     texts.flush()
-    with reg.db.write() as session:
-        job = session.get(Job, job_id)
+    return _publish(reg, caller, job_id, result, hashes, check)
+
+
+@retried
+def _publish(
+    reg: Registry,
+    caller: Caller,
+    job_id: str,
+    result: Result,
+    hashes: Sequence[Mapping[str, str]],
+    check: Callable[[WriteSession], None],
+) -> str:
+    """hashes: path -> SHA-256 of each branch's texts."""
+    with reg.db.write_beside() as session:
+        job = session.get(Job, job_id, with_for_update=True)
         if job is None:
             raise JobNotFound(f"the job {job_id} was deleted")
         if job.repository_id is not None:
@@ -89,6 +103,7 @@ def publish(
             session, reg.settings, caller, result.name, private=result.is_private, role=result.role
         )
         repository = session.get_one(Repository, made.id)
+        lock_quota(session, reg.settings, repository.namespace_id)
         for branch, uploads in zip(result.branches, hashes, strict=True):
             _add_branch(session, caller, repository, result, branch, uploads)
         measure(session, repository.id)

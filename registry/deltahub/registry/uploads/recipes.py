@@ -14,6 +14,7 @@ from deltahub.registry.access.visibility import readable_file
 from deltahub.registry.db.batches import PART_TENSORS, batches
 from deltahub.registry.db.models import File, Landing, Repository
 from deltahub.registry.db.session import ReadSession, WriteSession
+from deltahub.registry.db.shared.retried import retried
 from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.errors import (
     Conflict,
@@ -60,7 +61,7 @@ def submit_recipe(reg: Registry, caller: Caller | None, name: str, data: bytes) 
         repository = load_repository(session, caller, name, "write")
         known = readable_file(session, caller, repository, recipe.sha256.hex())
     mark_missing(reg, [] if known is None else [known])
-    with reg.db.write() as session:
+    with reg.db.write_beside() as session:
         repository = load_repository(session, caller, name, "write")
         if _is_ready(reg, session, caller, repository, recipe):
             return Submitted("ready", None)
@@ -77,6 +78,7 @@ def submit_recipe(reg: Registry, caller: Caller | None, name: str, data: bytes) 
     raise Conflict("other jobs keep finishing with this recipe; submit it again")
 
 
+@retried
 def _enqueue(
     reg: Registry,
     caller: Caller,
@@ -89,7 +91,7 @@ def _enqueue(
 
     job_id: the id of the new job, for which the recipe's tensors are held already.
     """
-    with reg.db.write() as session:
+    with reg.db.write_beside(recipe_key(upload.id)) as session:
         repository = load_repository(session, caller, name, "write")
         if _is_ready(reg, session, caller, repository, recipe):
             release_job(session, job_id)
@@ -187,6 +189,11 @@ def _claim(reg: Registry, caller: Caller, name: str, recipe: Recipe) -> list[int
             f"{len(wrong)} tensors of the recipe are not here for you ({shown}); send them first"
         )
     return rows
+
+
+def recipe_key(landing_id: str) -> str:
+    """Of writers to the jobs that read a recipe's upload, and of the one that drops it."""
+    return f"recipe {landing_id}"
 
 
 def _find_queued_job(session: ReadSession, repository: Repository, landing_id: str) -> str | None:

@@ -46,7 +46,7 @@ def packed(value: Any) -> bytes:
 
 def known(reg: Registry, job_id: str) -> str | None:
     """The id of the comparison that the job would make, if there is one."""
-    with reg.db.write() as session:
+    with reg.db.write_beside() as session:
         grant = granted_in(session, reg.settings, job_id)
         row = row_of(session, grant.caller, _pair(session, grant.revisions))
         return None if row is None else row.id
