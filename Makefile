@@ -8,7 +8,7 @@ PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 # Hundreds of processes start in the tests; without bytecode each compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo demo-web test test-campaigns test-clients test-postgresql test-s3 \
+.PHONY: help install demo demo-web test test-exhaustive test-campaigns test-clients test-postgresql test-s3 \
 	test-operations test-web \
 	check bench bench-pairs bench-codecs bench-merge clean fuzz fuzz-merge fuzz-coverage
 .DEFAULT_GOAL := help
@@ -16,7 +16,8 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@echo "make demo    train a small base and three fine-tunes, push, pull, verify, print a table"
 	@echo "make demo-web  the same, and keeps the hub running, to look at in a browser"
-	@echo "make test    install and run the whole test suite"
+	@echo "make test    install, and run the checks and the test suite: a quarter of an hour"
+	@echo "make test-exhaustive  what has thousands of cases: maintenance, merging, odd answers: ten minutes"
 	@echo "make test-campaigns  kills, losses of power, lost packs and lost hubs by the hundred: five minutes"
 	@echo "make test-clients  unmodified Hugging Face clients against this hub: five minutes"
 	@echo "make test-postgresql  the registry on a PostgreSQL server of its own"
@@ -67,6 +68,16 @@ test: install check
 
 # Suites that take longer, or need more than Python: other people's clients, a database server.
 # Each has one test that tries it out in `make test`.
+# What has thousands of cases: the same things in every order, dtype, set of kernels and place of a
+# failure. `make test` has each of them in its commonest form: tests/system, tests/codecs/test_vectors.py,
+# tests/server/jobs/test_merging.py, tests/client/push.
+EXHAUSTIVE := tests/client/hostile tests/codecs/masks tests/codecs/native tests/registry/bases \
+	tests/registry/lineage tests/registry/maintenance tests/registry/reencode \
+	tests/registry/stores tests/workers/merge
+
+test-exhaustive: install
+	$(PY) -m pytest -n 2 --dist worksteal $(EXHAUSTIVE)
+
 test-campaigns: install
 	$(PY) -m pytest -n 2 --dist worksteal tests/campaigns
 
