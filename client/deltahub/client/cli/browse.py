@@ -15,9 +15,9 @@ from deltahub.client.progress import count_of, human_size
 @click.option("--search", help="A part of the repository's name.")
 @click.option(
     "--sort",
-    type=click.Choice(["created", "changed", "downloads"]),
+    type=click.Choice(["created", "changed", "downloads", "size", "saved"]),
     default="created",
-    help="The newest, the last changed or the most downloaded first.",
+    help="created, changed: the latest first; downloads, size, saved: the most first.",
 )
 @hub_options
 def ls(name: str | None, search: str | None, sort: Any, hub: Hub, output: Output) -> None:
