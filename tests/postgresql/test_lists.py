@@ -8,8 +8,10 @@ from sqlalchemy import create_engine, make_url, text
 from deltahub.registry import Registry, Settings
 from deltahub.registry.catalog.lists.search import list_repositories
 from deltahub.registry.errors import Unavailable
+from support.databases.more_lists import check_upgrade
 from support.registry.listing import check_lists, make_models
 from support.registry.opened import caller, opened_registry, push
+from support.service.postgresql import new_database
 
 
 def test_every_list_has_what_its_caller_may_read_in_order(url: str, tmp_path: Path) -> None:
@@ -21,6 +23,12 @@ def test_every_list_has_what_its_caller_may_read_in_order(url: str, tmp_path: Pa
         push(reg, ann, "ann/underXscore", {"a": b"1"})
         found = list_repositories(reg, ann, search="under_score").items
         assert [item.name for item in found] == ["ann/under_score"]
+
+
+def test_a_hub_of_the_version_before_has_its_models_in_the_new_lists(
+    url: str, tmp_path: Path
+) -> None:
+    check_upgrade(tmp_path, database_url=new_database(url, "before"))
 
 
 def test_a_hub_that_may_not_add_the_extension_says_who_adds_it(url: str, tmp_path: Path) -> None:

@@ -46,6 +46,26 @@ def test_a_folder_that_is_chosen_becomes_a_model_bit_for_bit(
         assert sha256(here).digest() == sha256(there).digest(), path
 
 
+def test_files_that_are_dropped_are_uploaded(browser: Browser, hub: FilledHub) -> None:
+    drop = """([zone, name, text]) => {
+        const items = new DataTransfer();
+        items.items.add(new File([text], name, {type: "text/plain"}));
+        const options = {dataTransfer: items, bubbles: true, cancelable: true};
+        for (const kind of ["dragover", "drop"]) zone.dispatchEvent(new DragEvent(kind, options));
+    }"""
+    with visitor(browser, hub.url) as person:
+        person.log_in(hub.token)
+        page = person.open("/-/new")
+        make(page, "by-drop")
+        zone = page.locator("[data-drop]").element_handle()
+        page.evaluate(drop, [zone, "notes.txt", "dropped here"])
+        expect(page.locator("[data-files]")).to_contain_text("notes.txt")
+        page.get_by_role("button", name="Upload").click()
+        page.wait_for_url(f"{hub.url}/admin/by-drop", timeout=60_000)
+        person.open("/admin/by-drop/blob/main/notes.txt")
+        expect(page.locator("#content")).to_contain_text("dropped here")
+
+
 def test_an_upload_that_broke_goes_on_where_it_stopped(
     browser: Browser, hub: FilledHub, model: Path
 ) -> None:
@@ -69,8 +89,8 @@ def test_an_upload_that_broke_goes_on_where_it_stopped(
         page.locator("input[type=file]").first.set_input_files(model / "data" / "large.bin")
         page.get_by_role("button", name="Upload").click()
         page.wait_for_timeout(6000)
-        page.unroute_all(behavior="ignoreErrors")
         page.reload()
+        page.unroute_all(behavior="ignoreErrors")
         sent.clear()
         page.on("request", lambda request: (
             sent.append(request.headers.get("content-range", "")) if request.method == "PUT" else 0

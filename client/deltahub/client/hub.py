@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from deltahub.client.api.asking import Asking
 from deltahub.client.api.credentials import find_credentials
@@ -12,6 +12,7 @@ from deltahub.client.api.endpoints import Api
 from deltahub.client.api.history import History
 from deltahub.client.api.transport import Transport
 from deltahub.client.errors import InvalidArgument, JobNotFound
+from deltahub.client.finding import Finding, Order
 from deltahub.client.names import branch_name, named_revision
 from deltahub.client.progress import Progress, Silent, count_of
 from deltahub.client.records import (
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from deltahub.client.push.send import PushOptions
 
 
-class Hub(Asking, History):
+class Hub(Asking, Finding, History):
     """A connection to one hub, with one user's token.
 
     url, token: by default DELTAHUB_URL and DELTAHUB_TOKEN, then the values that `deltahub login`
@@ -269,9 +270,9 @@ class Hub(Asking, History):
         namespace: str | None = None,
         *,
         search: str | None = None,
-        sort: Literal["created", "changed", "downloads"] = "created",
+        sort: Order = "created",
     ) -> Sequence[Repository]:
-        """Every repository that the caller may read, the latest or the most downloaded first.
+        """Every repository that the caller may read, the latest or the most first.
 
         search: a part of the name.
         """

@@ -20,8 +20,8 @@ from deltahub.server.routes import (
     history,
     info,
     jobs,
+    models,
     probes,
-    quotas,
     rebuilding,
     repositories,
     revisions,
@@ -29,7 +29,7 @@ from deltahub.server.routes import (
     tensors,
     uploads,
 )
-from deltahub.server.routes.access import organizations, own, users
+from deltahub.server.routes.access import organizations, own, quotas, users
 from deltahub.server.routes.admin import reports
 from deltahub.server.routes.results import comparisons
 from deltahub.server.schemas.base import ErrorOut
@@ -49,7 +49,7 @@ answers 404, as if it did not exist.
 
 _ROUTERS = (
     system, quotas, repositories, revisions, history, info, files, rebuilding, uploads, tensors,
-    jobs, comparisons, reports, own, organizations, users,
+    jobs, comparisons, reports, models, own, organizations, users,
 )  # fmt: skip
 
 

@@ -56,7 +56,11 @@ def make_models(reg: Registry, n: int = 40) -> tuple[list[Made], list[Caller | N
             session.execute(
                 update(Repository)
                 .where(Repository.id == number)
-                .values(downloads=random.randrange(5))
+                .values(
+                    downloads=random.randrange(5),
+                    logical_bytes=random.randrange(9),
+                    saved_bytes=random.randrange(3),
+                )
             )
     return made, [None, ann, bob, eve, admin]
 
@@ -113,6 +117,12 @@ def _expected(
                 and all(word.lower() in one.name.lower() for word in words)
                 and one.tags.issuperset(tags)
             ):
-                place = {"created": 0, "changed": row.head_id, "downloads": row.downloads}[order]
-                found.append((place, row.id, one.name))
+                places = {
+                    "created": 0,
+                    "changed": row.head_id,
+                    "downloads": row.downloads,
+                    "size": row.logical_bytes,
+                    "saved": row.saved_bytes,
+                }
+                found.append((places[order], row.id, one.name))
     return [name for _, _, name in sorted(found, reverse=True)]

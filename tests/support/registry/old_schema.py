@@ -26,9 +26,21 @@ INSERT INTO {table} SELECT r.id, e.path, e.file_id, e.mode FROM {owner} r
 """
 
 
+# What version 0011 added, as SQL that takes it away.
+MORE_LISTS = (
+    *(f"DROP INDEX ix_repositories_{order}{scope}" for order in ("size", "saved")
+      for scope in ("", "_in")),
+    *(f"ALTER TABLE repositories DROP COLUMN {name}" for name in ("logical_bytes", "saved_bytes")),
+    "DELETE FROM model_tags WHERE tag LIKE '#role:%' OR tag LIKE '#dtype:%'",
+    "UPDATE alembic_version SET version_num = '0010c'",
+)  # fmt: skip
+
+
 def make_0007(folder: Path) -> None:
     """Take away what later versions added: history; logins; spooled uploads; leases; suspects."""
     with closing(sqlite3.connect(folder / "data" / DATABASE)) as database:
+        for statement in MORE_LISTS:
+            database.execute(statement)
         for table in ("hub_history", "comparison_parts", "comparisons"):
             database.execute(f"DROP TABLE {table}")
         for table in ("web_sessions", "passwords", "invitations", "identities"):

@@ -10,7 +10,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
@@ -45,7 +45,7 @@ _REPORT_EVERY_S = 60.0
 _VISIBLE = re.compile("[!-~]*")
 _TRANSIENT_STATUS = frozenset({408, 429, 502, 503, 504})
 
-Query = Mapping[str, str | int | None]
+Query = Mapping[str, str | int | float | Sequence[str] | None]
 Send = Callable[[socket.socket, Pace], None]
 
 
@@ -322,7 +322,7 @@ class Transport:
     def _target(self, path: str, query: Query | None) -> str:
         parameters = {key: value for key, value in (query or {}).items() if value is not None}
         target = self._prefix + quote(path, safe="/~")
-        return f"{target}?{urlencode(parameters)}" if parameters else target
+        return f"{target}?{urlencode(parameters, doseq=True)}" if parameters else target
 
     def _acquire(self) -> http.client.HTTPConnection:
         while True:

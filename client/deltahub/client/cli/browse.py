@@ -1,4 +1,4 @@
-"""`deltahub ls`, `deltahub rm` and `deltahub visibility`."""
+"""`deltahub search`, `ls`, `lineage`, `rm` and `visibility`."""
 
 from typing import Any
 
@@ -6,6 +6,7 @@ import click
 
 from deltahub.client.cli.output import Output, confirm, hub_options, split_revision, table
 from deltahub.client.errors import NotFound, Unauthorized
+from deltahub.client.finding import FoundModel, LineageLink
 from deltahub.client.hub import Hub
 from deltahub.client.progress import count_of, human_size
 
@@ -15,9 +16,9 @@ from deltahub.client.progress import count_of, human_size
 @click.option("--search", help="A part of the repository's name.")
 @click.option(
     "--sort",
-    type=click.Choice(["created", "changed", "downloads"]),
+    type=click.Choice(["created", "changed", "downloads", "size", "saved"]),
     default="created",
-    help="The newest, the last changed or the most downloaded first.",
+    help="created, changed: the latest first; downloads, size, saved: the most first.",
 )
 @hub_options
 def ls(name: str | None, search: str | None, sort: Any, hub: Hub, output: Output) -> None:
@@ -111,3 +112,77 @@ def visibility(name: str, wanted: str, hub: Hub, output: Output) -> None:
         with output.progress().stage(f"make {name} public", None):
             found = hub.set_private(name, False)
     output.result(found, f"{found.name} is {'private' if found.private else 'public'}")
+
+
+@click.command()
+@click.argument("words", nargs=-1)
+@click.option("--namespace", help="Of this user or organization.")
+@click.option("--task", help="As model cards name it: text-generation, ...")
+@click.option("--library", help="transformers, peft, gguf, ...")
+@click.option("--base", metavar="NAMESPACE/NAME", help="Made from this model.")
+@click.option("--tag", "tags", multiple=True, help="With this tag; may be repeated.")
+@click.option("--dtype", help="With weights of this safetensors dtype: BF16, F32, ...")
+@click.option(
+    "--role",
+    type=click.Choice(["base", "finetune", "adapter", "merge", "quantized", "export"]),
+    help="What kind of model.",
+)
+@click.option("--min-parameters", type=click.FloatRange(0), help="At least so many: 7e9")
+@click.option("--max-parameters", type=click.FloatRange(0), help="At most so many.")
+@click.option("--private", is_flag=True, help="Private ones only.")
+@click.option(
+    "--sort",
+    type=click.Choice(["created", "changed", "downloads", "size", "saved"]),
+    default="changed",
+    help="created, changed: the latest first; downloads, size, saved: the most first.",
+)
+@click.option("--limit", type=click.IntRange(1), default=30, show_default=True)
+@hub_options
+def search(
+    words: tuple[str, ...],
+    min_parameters: float | None,
+    max_parameters: float | None,
+    hub: Hub,
+    output: Output,
+    **filters: Any,
+) -> None:
+    """Find models whose names contain WORDS and that match all options."""
+    found = hub.search(" ".join(words), parameters=(min_parameters, max_parameters), **filters)
+    rows = [_row(each) for each in found]
+    output.result({"items": found}, *(table(rows) if rows else ["no model matches"]))
+
+
+@click.command()
+@click.argument("name", metavar="NAMESPACE/NAME")
+@hub_options
+def lineage(name: str, hub: Hub, output: Output) -> None:
+    """Show what a model derives from, and what derives from it."""
+    found = hub.lineage(name)
+    relations = {each.name: each.relation or "" for each in found.models}
+    rows = [
+        [each.parent, "->", each.child, relations.get(each.child, ""), _origin(each)]
+        for each in found.links
+    ]
+    more = [f"and {found.more} more models, at least"] if found.more else []
+    lines = table(rows) if rows else [f"{name} has no relatives that you may read"]
+    output.result(found, *lines, *more)
+
+
+def _row(each: FoundModel) -> list[str]:
+    stored = ""
+    if each.logical_bytes and each.stored_bytes is not None:
+        stored = f"{human_size(each.logical_bytes)} stored as {human_size(each.stored_bytes)}"
+    return [
+        each.name,
+        "private" if each.private else "public",
+        each.role,
+        each.task or "",
+        "" if each.base is None else f"of {each.base}",
+        stored,
+        count_of(each.downloads, "download"),
+    ]
+
+
+def _origin(link: LineageLink) -> str:
+    measured = "" if link.share is None else f"{link.share:.1%} measured"
+    return ", ".join(filter(None, ("declared" if link.declared else "", measured)))

@@ -16,6 +16,8 @@ _COMMANDS = {
     "push": ("deltahub.client.cli.push_pull:push", "Push a folder or a file to a repository."),
     "pull": ("deltahub.client.cli.push_pull:pull", "Pull a revision; only what is not here moves."),
     "ls": ("deltahub.client.cli.browse:ls", "List repositories, or the files of one."),
+    "search": ("deltahub.client.cli.browse:search", "Find models by what they are."),
+    "lineage": ("deltahub.client.cli.browse:lineage", "Show what a model derives from."),
     "info": ("deltahub.client.cli.info:info", "Show how a revision is stored."),
     "log": ("deltahub.client.cli.history:log", "List the commits up to a revision."),
     "rm": ("deltahub.client.cli.browse:rm", "Delete files of a branch, or a whole repository."),

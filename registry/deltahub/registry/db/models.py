@@ -86,9 +86,13 @@ class Repository(Base):
         Index("ix_repositories_created", "is_private", "id"),
         Index("ix_repositories_changed", "is_private", "head_id", "id"),
         Index("ix_repositories_downloads", "is_private", "downloads", "id"),
+        Index("ix_repositories_size", "is_private", "logical_bytes", "id"),
+        Index("ix_repositories_saved", "is_private", "saved_bytes", "id"),
         Index("ix_repositories_created_in", "namespace_id", "is_private", "id"),
         Index("ix_repositories_changed_in", "namespace_id", "is_private", "head_id", "id"),
         Index("ix_repositories_downloads_in", "namespace_id", "is_private", "downloads", "id"),
+        Index("ix_repositories_size_in", "namespace_id", "is_private", "logical_bytes", "id"),
+        Index("ix_repositories_saved_in", "namespace_id", "is_private", "saved_bytes", "id"),
     )
     id: Mapped[int] = mapped_column(Id, primary_key=True)
     namespace_id: Mapped[int] = mapped_column(ForeignKey("namespaces.id"))
@@ -100,6 +104,9 @@ class Repository(Base):
     # The revision at the head of main, 0 without one. catalog/lists/model_tags.py keeps it.
     head_id: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
     downloads: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
+    # Of its usage, for lists in this order; quotas/usage.py keeps them.
+    logical_bytes: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
+    saved_bytes: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
 
 
 class Revision(Base):

@@ -55,7 +55,10 @@ def list_repositories(
     limit: Annotated[int, Query(ge=1, le=search.MAX_PAGE)] = 100,
     cursor: Annotated[str | None, Query(description="next_cursor of the page before")] = None,
     sort: Annotated[
-        search.Order, Query(description="the newest, the last changed or the most downloaded first")
+        search.Order,
+        Query(
+            description="created, changed: the latest first; downloads, size, saved: the most first"
+        ),
     ] = "created",
 ) -> Response:
     """List the repositories that the caller may read, newest first.

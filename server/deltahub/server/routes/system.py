@@ -9,7 +9,7 @@ from deltahub.registry.access.caller import NO_TOKEN
 from deltahub.registry.errors import Forbidden, Unauthorized
 from deltahub.server.body_limits import BoundedRoute
 from deltahub.server.hub import CallerDep, HubDep
-from deltahub.server.routes.quotas import shown_quota
+from deltahub.server.routes.access.quotas import shown_quota
 from deltahub.server.schemas.system import (
     HealthOut,
     MetricsOut,

@@ -1,9 +1,10 @@
-"""The keys by which filters find models: tags of the head of main, its bases and its size.
+"""The keys by which filters find models: tags of the head of main, bases, role, dtypes, size.
 
 Keys are a superset of what a model's tags show: a base may be renamed or unreadable, and a page
 compares the tags that it shows. So a wrong key costs time, and a missing one would hide a model.
 """
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from sqlalchemy import delete, insert, select
@@ -24,6 +25,9 @@ MEASURED: Final = "measured"
 # A measured parent is shown as a base from this share of the weight bytes.
 MIN_BASE_SHARE: Final = 0.5
 _BASE: Final = "base_model:"
+_ROLE: Final = "#role:"
+_DTYPE: Final = "#dtype:"
+ROLES: Final = ("base", "finetune", "adapter", "merge", "quantized", "export")
 _MAX_KEY: Final = 250  # characters
 _MAX_BITS: Final = 64
 
@@ -90,6 +94,28 @@ def keys_of_size(smallest: float | None, largest: float | None) -> frozenset[str
     return frozenset(map(_size_key, range(first, last + 1)))
 
 
+def keys_of_role(role: str) -> frozenset[str]:
+    """The key of models of this role."""
+    return frozenset({f"{_ROLE}{role}"})
+
+
+def keys_of_dtype(dtype: str) -> frozenset[str]:
+    """The key of models with a tensor of this safetensors dtype among their weights."""
+    return frozenset({f"{_DTYPE}{dtype}"})
+
+
+def role_of(repository: Repository, head: Revision, facts: Mapping[str, Any]) -> str:
+    """What a model is: one of ROLES. facts: of the head, as their row has them."""
+    if repository.role is not None:
+        return repository.role
+    if facts["adapter_base"] is not None:
+        return "adapter"
+    if facts["relation"] in ROLES[2:]:
+        return str(facts["relation"])
+    has_base = bool(facts["bases"]) or head.declared_base not in (None, "none")
+    return "finetune" if has_base else "base"
+
+
 def _keys(session: ReadSession, revision: Revision, facts: dict[str, Any]) -> set[str]:
     keys = set(facts["tags"])
     bases = list(facts["bases"])
@@ -105,6 +131,9 @@ def _keys(session: ReadSession, revision: Revision, facts: dict[str, Any]) -> se
     if revision.declared_base_revision_id is not None:
         base = session.get_one(Revision, revision.declared_base_revision_id)
         bases.append(f"#{base.repository_id}")
+    role = role_of(session.get_one(Repository, revision.repository_id), revision, facts)
+    keys.add(f"{_ROLE}{role}")
+    keys.update(f"{_DTYPE}{dtype}" for dtype in facts["parameters"] or ())
     relations = {facts["relation"], *(("adapter",) if facts["adapter_base"] else ())}
     for relation in ("", *relations):
         keys.update(_base_key(relation, base) for base in bases)

@@ -1,4 +1,4 @@
-"""Lists of repositories, the latest or the most downloaded first, at a cost that does not grow.
+"""Lists of repositories, the latest or largest or the like first, at a cost that does not grow.
 
 A page walks an index in the order of the list. With filters it looks at a bounded number of rows
 and then ends early, with a cursor. If a filter is rare, an index gives all that it leaves, and the
@@ -6,7 +6,7 @@ database sorts these few.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal, TypeAlias, TypeVar
@@ -24,8 +24,15 @@ from deltahub.registry.errors import InvalidRequest
 from deltahub.registry.names import quoted
 from deltahub.registry.registry import Registry
 
-Order = Literal["created", "changed", "downloads"]
-ORDERS: Final[tuple[Order, ...]] = ("created", "changed", "downloads")
+Order = Literal["created", "changed", "downloads", "size", "saved"]
+# The column of each order. The newest come by their ids.
+_COLUMNS: Final[Mapping[Order, str]] = {
+    "changed": "head_id",
+    "downloads": "downloads",
+    "size": "logical_bytes",
+    "saved": "saved_bytes",
+}
+ORDERS: Final[tuple[Order, ...]] = ("created", *_COLUMNS)
 MAX_PAGE = 1000
 # Rows that one page of a filtered list looks at, at first and in all.
 _FIRST_ROWS: Final = 500
@@ -82,7 +89,7 @@ def search(
     after: str | None = None,
     limit: int = 100,
 ) -> Found:
-    """Repositories that the caller may read, the latest or most downloaded first.
+    """Repositories that the caller may read: the latest, or most of what is sorted by, first.
 
     words: the full name must contain each, in any case. keys: the repository must have one key of
     each set (model_tags.py). only_private: without public ones. after: the cursor of the page
@@ -240,7 +247,7 @@ def _apart(condition: ColumnElement[bool]) -> ColumnElement[bool]:
 def _column(order: Order) -> ColumnElement[int]:
     if order == "created":
         return literal(0)
-    return _int(Repository.head_id if order == "changed" else Repository.downloads)
+    return _int(getattr(Repository, _COLUMNS[order]))
 
 
 def _int(column: Any) -> ColumnElement[int]:
@@ -251,7 +258,8 @@ def _int(column: Any) -> ColumnElement[int]:
 def _place(repository: Repository, order: Order) -> int:
     if order == "created":
         return 0
-    return repository.head_id if order == "changed" else repository.downloads
+    place: int = getattr(repository, _COLUMNS[order])
+    return place
 
 
 def _cursor(place: _Place) -> str:

@@ -1,6 +1,6 @@
 """Lists of models for people: found by words and tags, each with what a card of it shows."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -10,7 +10,13 @@ from deltahub.registry.access.caller import Caller
 from deltahub.registry.cards.describe import facts_without_row, load_facts
 from deltahub.registry.cards.facts import NO_FACTS, Facts, shown_tags
 from deltahub.registry.cards.spent import Spent
-from deltahub.registry.catalog.lists.model_tags import keys_of_size, keys_of_tag
+from deltahub.registry.catalog.lists.model_tags import (
+    keys_of_dtype,
+    keys_of_role,
+    keys_of_size,
+    keys_of_tag,
+    role_of,
+)
 from deltahub.registry.catalog.lists.search import Listed, Order, search
 from deltahub.registry.db.session import ReadSession
 from deltahub.registry.downloads.file_reader import FileReader
@@ -27,13 +33,15 @@ _AT_ONCE: Final = 100
 class ModelQuery:
     """Which models, and in which order. tags: a model must have each.
 
-    dtype: of any tensor of its weights. min_parameters, max_parameters: no bound if None.
+    dtype: of any tensor of its weights. role: one of model_tags.ROLES. min_parameters,
+    max_parameters: no bound if None.
     """
 
     words: tuple[str, ...] = ()
     namespace: str | None = None
     tags: frozenset[str] = frozenset()
     dtype: str | None = None
+    role: str | None = None
     min_parameters: float | None = None
     max_parameters: float | None = None
     only_private: bool = False
@@ -42,13 +50,21 @@ class ModelQuery:
     def keys(self, session: ReadSession, caller: Caller | None) -> list[frozenset[str]]:
         """Sets of keys: every model that matches has one key of each set."""
         found = [keys_of_tag(session, caller, tag) for tag in sorted(self.tags)]
+        if self.dtype is not None:
+            found.append(keys_of_dtype(self.dtype))
+        if self.role is not None:
+            found.append(keys_of_role(self.role))
         if self.min_parameters is not None or self.max_parameters is not None:
             found.append(keys_of_size(self.min_parameters, self.max_parameters))
         return [keys for keys in found if keys is not None]
 
-    def matches(self, tags: Iterable[str], facts: Facts) -> bool:
+    def matches(self, line: "ModelLine") -> bool:
         """Whether a model matches. If its number of parameters is unknown, no bound matches."""
+        facts = line.facts
+        tags, _ = shown_tags(facts, line.bases.declared, line.bases.measured)
         if not self.tags <= set(tags):
+            return False
+        if self.role is not None and self.role != line.role:
             return False
         if self.dtype is not None and self.dtype not in (facts.parameters or {}):
             return False
@@ -92,6 +108,14 @@ class ModelLine:
         if self.bases.declared is not None:
             return self.bases.declared.name
         return next(iter((*self.facts.bases, *self.bases.measured)), None)
+
+    @property
+    def role(self) -> str:
+        """One of model_tags.ROLES; a model without files is as it was made."""
+        repository, head = self.listed.repository, self.listed.head
+        if head is None:
+            return repository.role or "base"
+        return role_of(repository, head, vars(self.facts))
 
     @property
     def n_parameters(self) -> int | None:
@@ -139,8 +163,7 @@ def find_models(
                 line = _read(reg, reader, line, spent)
             n_examined += 1
             after = line.listed.cursor(query.order)
-            tags, _ = shown_tags(line.facts, line.bases.declared, line.bases.measured)
-            if query.matches(tags, line.facts):
+            if query.matches(line):
                 items.append(line)
             is_last = number == len(lines) and found.after is None
             if len(items) >= limit or n_examined >= _MOST_EXAMINED or spent.is_over:

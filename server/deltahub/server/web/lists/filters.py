@@ -19,6 +19,8 @@ ORDERS: Final[Mapping[Order, str]] = {
     "changed": "Last changed",
     "created": "Newest",
     "downloads": "Most downloaded",
+    "size": "Largest",
+    "saved": "Most saved",
 }
 # Sizes in parameters from which and up to which a list may be.
 SIZES: Final = {
@@ -26,6 +28,10 @@ SIZES: Final = {
     "70B": 7e10, "200B": 2e11,
 }  # fmt: skip
 DTYPES: Final = tuple(HEADER_BITS)
+_ROLES: Final[Mapping[str, str]] = {
+    "base": "Base models", "finetune": "Fine-tunes", "adapter": "Adapters", "merge": "Merges",
+    "quantized": "Quantized models", "export": "Exports",
+}  # fmt: skip
 # What the fields suggest; any other word may be typed.
 TASKS: Final = (
     "text-generation", "text-classification", "token-classification", "question-answering",
@@ -57,6 +63,7 @@ class Filters:
     base: str
     ns: str
     dtype: str
+    role: str
     least: str
     most: str
     private: bool
@@ -66,8 +73,8 @@ class Filters:
     @property
     def n_active(self) -> int:
         """Fields that are filled in, beside the words."""
-        fields = (self.task, self.library, self.tag, self.base, self.ns, self.dtype, self.least,
-                  self.most, self.private)  # fmt: skip
+        fields = (self.task, self.library, self.tag, self.base, self.ns, self.dtype, self.role,
+                  self.least, self.most, self.private)  # fmt: skip
         return sum(map(bool, fields))
 
     def query(self, namespace: str | None = None) -> ModelQuery:
@@ -80,6 +87,7 @@ class Filters:
             namespace=namespace or self.ns or None,
             tags=frozenset(tags - {""}),
             dtype=self.dtype or None,
+            role=self.role or None,
             min_parameters=SIZES.get(self.least),
             max_parameters=SIZES.get(self.most),
             only_private=self.private,
@@ -95,6 +103,7 @@ def _filters(
     base: _Word = "",
     ns: _Word = "",
     dtype: _Word = "",
+    role: _Word = "",
     least: _Word = "",
     most: _Word = "",
     private: bool = False,
@@ -103,7 +112,7 @@ def _filters(
 ) -> Filters:
     return Filters(
         q.strip(), task.strip(), library.strip(), tag.strip(), base.strip(), ns.strip(),
-        dtype, least, most, private, sort, after,
+        dtype, role, least, most, private, sort, after,
     )  # fmt: skip
 
 
@@ -122,5 +131,5 @@ def found_models(
 # What the template of a list needs.
 CHOICES: Final[dict[str, Any]] = {
     "orders": ORDERS, "sizes": tuple(SIZES), "dtypes": DTYPES, "tasks": TASKS,
-    "libraries": LIBRARIES,
+    "libraries": LIBRARIES, "roles": _ROLES,
 }  # fmt: skip

@@ -1,0 +1,55 @@
+"""Models as lists and families show them."""
+
+from datetime import datetime
+
+from pydantic import Field
+
+from deltahub.server.schemas.base import Commit, Out
+
+
+class ModelOut(Out):
+    name: str
+    private: bool
+    role: str = Field(description="base, finetune, adapter, merge, quantized or export")
+    task: str | None
+    library: str | None
+    base: str | None = Field(description="declared, or else the first that was measured")
+    parameters: dict[str, int] | None = Field(
+        description="safetensors dtype -> number of elements; null if unknown"
+    )
+    head: Commit | None
+    created_at: datetime
+    changed_at: datetime
+    downloads: int
+    logical_bytes: int | None = Field(description="of all revisions, each file once")
+    stored_bytes: int | None = Field(
+        description="what that takes; what several models share counts with the oldest"
+    )
+
+
+class ModelPage(Out):
+    items: list[ModelOut]
+    next_cursor: str | None
+
+
+class LineageModelOut(Out):
+    name: str
+    private: bool
+    layer: int = Field(description="0: the model asked for; less: what it derives from")
+    relation: str | None = Field(description="to its bases; null for a base, or not read yet")
+
+
+class LineageLinkOut(Out):
+    parent: str
+    child: str
+    declared: bool
+    share: float | None = Field(
+        description="of the bytes of the child's weights, those in the parent or stored as "
+        "differences from it; null if nothing was measured"
+    )
+
+
+class LineageOut(Out):
+    models: list[LineageModelOut]
+    links: list[LineageLinkOut]
+    more: int = Field(description="models that were left out, at least")

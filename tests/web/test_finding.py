@@ -1,0 +1,73 @@
+"""Models are found as one types, and everything is reached by keys alone."""
+
+from playwright.sync_api import Browser, expect
+
+from support.web.browsing import visitor
+from support.web.filled_hub import FilledHub
+
+
+def test_the_list_follows_the_words_and_the_filters(browser: Browser, hub: FilledHub) -> None:
+    with visitor(browser, hub.url) as person:
+        page = person.open("/")
+        page.evaluate("window.isTheSamePage = true")
+        page.locator("#q").press_sequentially("haiku")
+        expect(page.locator("#models .model-name")).to_have_count(1)
+        expect(page.locator("#models .model-name")).to_contain_text("haiku")
+        page.wait_for_url("**q=haiku*")
+        page.locator("#q").fill("")
+        page.locator(".more-filters > summary").click()
+        page.get_by_label("Kind of model").select_option("Merges")
+        expect(page.locator("#models")).to_contain_text("admin/poems")
+        expect(page.locator("#models")).not_to_contain_text("admin/haiku")
+        page.get_by_label("Kind of model").select_option("Any")
+        page.locator("#sort").select_option("Most saved")
+        expect(page.locator("#models .model-name").first).to_contain_text("admin")
+        assert page.evaluate("window.isTheSamePage")
+        page.locator("#models .model-name").first.click()
+        page.go_back()
+        expect(page.locator("#sort")).to_have_value("saved")
+
+
+def test_a_private_model_is_found_by_its_owner_alone(browser: Browser, hub: FilledHub) -> None:
+    for token, count in ((None, 0), (hub.guest_token, 0), (hub.token, 1)):
+        with visitor(browser, hub.url) as person:
+            if token is not None:
+                person.log_in(token)
+            page = person.open("/?q=limerick")
+            expect(page.locator("#models .model-name")).to_have_count(count)
+            person.open("/admin/limerick", status=200 if count else 404)
+
+
+def test_administrators_pages_are_for_administrators(browser: Browser, hub: FilledHub) -> None:
+    with visitor(browser, hub.url) as person:
+        person.log_in(hub.guest_token)
+        for path in ("/-/admin", "/-/admin/jobs", "/-/admin/access/audit"):
+            page = person.open(path, status=404)
+            expect(page.get_by_role("link", name="Admin")).to_have_count(0)
+        person.open("/admin/haiku/settings", status=403)
+
+
+def test_keys_reach_the_content_the_menu_and_a_model(browser: Browser, hub: FilledHub) -> None:
+    with visitor(browser, hub.url) as person:
+        person.log_in(hub.token)
+        page = person.open("/")
+        page.keyboard.press("Tab")
+        expect(page.locator(":focus")).to_have_text("Skip to the content")
+        assert page.locator(":focus").bounding_box(), "it shows while it has the focus"
+        page.keyboard.press("Enter")
+        for _ in range(12):
+            page.keyboard.press("Tab")
+            style = page.evaluate(
+                "() => { const s = getComputedStyle(document.activeElement);"
+                " return s.outlineStyle + s.boxShadow }"
+            )
+            assert style != "nonenone", page.evaluate("document.activeElement.outerHTML")
+        page.locator("header summary").focus()
+        page.keyboard.press("Enter")
+        page.keyboard.press("Tab")
+        expect(page.locator(":focus")).to_have_text("Your models")
+        page.keyboard.press("Enter")
+        page.wait_for_url(f"{hub.url}/admin")
+        page.locator("#models .model-name").first.focus()
+        page.keyboard.press("Enter")
+        page.wait_for_url(f"{hub.url}/admin/*")
