@@ -3,32 +3,28 @@
 These are columns and keys that writers of older releases would not keep, so the digits change.
 """
 
+import json
+from collections.abc import Iterator
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import op
 
 revision: str = "0011"
 down_revision: str | None = "0010c"
 
-# Of safetensors headers (codecs/dtypes.py) when this version was made.
-DTYPES = (
-    "BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "F4",
-    "F6_E2M3", "F6_E3M2", "I16", "U16", "F16", "BF16", "I32", "U32", "F32", "C64", "F64",
-    "I64", "U64",
-)  # fmt: skip
-KEY = """
-INSERT INTO model_tags (tag, is_private, namespace_id, repository_id)
-    SELECT {tag}, r.is_private, r.namespace_id, r.id FROM repositories r
-    JOIN revisions v ON v.id = r.head_id JOIN revision_facts f ON f.revision_id = v.id
-    WHERE {condition}
-"""
-ROLE = """
-'#role:' || CASE
-    WHEN r.role IS NOT NULL THEN r.role
-    WHEN {adapter_base} IS NOT NULL THEN 'adapter'
-    WHEN {relation} IN ('adapter', 'merge', 'quantized') THEN {relation}
-    WHEN {n_bases} > 0 OR coalesce(v.declared_base, 'none') != 'none' THEN 'finetune'
-    ELSE 'base' END
-"""
+ROLES = ("adapter", "merge", "quantized", "export")
+BATCH = 1000
+HEADS = sa.text(
+    "SELECT r.id, r.is_private, r.namespace_id, r.role, v.declared_base, f.facts"
+    " FROM repositories r JOIN revisions v ON v.id = r.head_id"
+    " JOIN revision_facts f ON f.revision_id = v.id WHERE r.id > :after ORDER BY r.id LIMIT :n"
+)
+# A card may have had a tag of such a name.
+KEY = sa.text(
+    "INSERT INTO model_tags (tag, is_private, namespace_id, repository_id)"
+    " VALUES (:tag, :is_private, :namespace_id, :id) ON CONFLICT DO NOTHING"
+)
 
 
 def upgrade() -> None:
@@ -45,22 +41,34 @@ def upgrade() -> None:
         columns = ["is_private", column_name, "id"]
         op.create_index(f"ix_repositories_{order}", "repositories", columns)
         op.create_index(f"ix_repositories_{order}_in", "repositories", ["namespace_id", *columns])
-    facts = _sqlite if op.get_bind().dialect.name == "sqlite" else _postgresql
-    for dtype in DTYPES:
-        condition = f"{facts('parameters', dtype)} IS NOT NULL"
-        op.execute(KEY.format(tag=f"'#dtype:{dtype}'", condition=condition))
-    names = {name: facts(name) for name in ("adapter_base", "relation")}
-    names["n_bases"] = (
-        "json_array_length(f.facts, '$.bases')"
-        if facts is _sqlite
-        else "json_array_length(f.facts -> 'bases')"
-    )
-    op.execute(KEY.format(tag=ROLE.format(**names), condition="1 = 1"))
+    connection = op.get_bind()
+    for rows in _heads(connection):
+        keys = [
+            {"tag": tag, "is_private": row.is_private, "namespace_id": row.namespace_id,
+             "id": row.id}
+            for row in rows
+            for tag in _tags(row)
+        ]  # fmt: skip
+        connection.execute(KEY, keys)
 
 
-def _sqlite(*path: str) -> str:
-    return f"json_extract(f.facts, '$.{'.'.join(path)}')"
+def _heads(connection: sa.Connection) -> Iterator[list[Any]]:
+    after = 0
+    while rows := list(connection.execute(HEADS, {"after": after, "n": BATCH})):
+        yield rows
+        after = rows[-1].id
 
 
-def _postgresql(*path: str) -> str:
-    return f"f.facts #>> '{{{','.join(path)}}}'"
+def _tags(row: Any) -> list[str]:
+    # The databases' own functions refuse a row with a NUL in one of its texts.
+    facts = json.loads(row.facts) if isinstance(row.facts, str) else row.facts
+    if row.role is not None:
+        role = row.role
+    elif facts["adapter_base"] is not None:
+        role = "adapter"
+    elif facts["relation"] in ROLES:
+        role = facts["relation"]
+    else:
+        has_base = facts["bases"] or row.declared_base not in (None, "none")
+        role = "finetune" if has_base else "base"
+    return [f"#role:{role}", *(f"#dtype:{dtype}" for dtype in facts["parameters"] or ())]

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from deltahub.client.api.endpoints import Api
 from deltahub.client.api.parsing import field_of, items_of, record
 from deltahub.client.api.transport import Query
-from deltahub.client.api.wire import LARGE_ANSWER
+from deltahub.client.api.wire import LARGE_ANSWER, odd_answer
 from deltahub.client.errors import InvalidArgument
 from deltahub.client.names import repository_path
 from deltahub.client.records import CommitId, Count, Share
@@ -17,6 +17,8 @@ Order = Literal["created", "changed", "downloads", "size", "saved"]
 
 # The hub's most in one answer.
 _PAGE = 100
+# A hub looks at some hundreds of models for a page that finds none.
+_MAX_PAGES = 10_000
 
 
 @dataclass(frozen=True)
@@ -117,13 +119,12 @@ class Finding:
 
     def _pages(self, query: Query) -> Iterator[list[FoundModel]]:
         cursor: str | None = None
-        seen: set[str] = set()
-        while True:
+        for _ in range(_MAX_PAGES):
             answer = self._api.transport.call(
                 "GET", "/v1/models", query={**query, "cursor": cursor}
             )
             yield list(answer.read(partial(items_of, FoundModel)))
             cursor = answer.read(lambda value: field_of(value, "next_cursor", str | None))
-            if not cursor or cursor in seen:  # a hub whose pages go round has told all it has
+            if not cursor:
                 return
-            seen.add(cursor)
+        raise odd_answer(answer.request, "its pages do not end")

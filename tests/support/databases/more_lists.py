@@ -19,6 +19,11 @@ from support.registry.old_schema import MORE_LISTS
 from support.registry.opened import caller, opened_registry, push
 
 MODEL = "model.safetensors"
+# A key that is there already, because somebody gave it to a card as a tag.
+_OF_A_CARD = """
+INSERT INTO model_tags (tag, is_private, namespace_id, repository_id)
+    SELECT '#role:base', is_private, namespace_id, id FROM repositories WHERE name = 'base'
+"""
 
 
 def check_upgrade(folder: Path, **settings: Any) -> None:
@@ -32,6 +37,7 @@ def check_upgrade(folder: Path, **settings: Any) -> None:
     with engine.begin() as connection:
         for statement in MORE_LISTS:
             connection.execute(text(statement))
+        connection.execute(text(_OF_A_CARD))
     engine.dispose()
     with opened_registry(folder, **settings) as reg:
         assert _lists(reg) == before
@@ -48,7 +54,12 @@ def _push_family(reg: Registry) -> None:
     push_ingested(reg, ann, "ann/merged", {MODEL: half, "README.md": card})
     config = json.dumps({"base_model_name_or_path": "ann/base"}).encode()
     push(reg, ann, "ann/lora", {"adapter_config.json": config})
-    push(reg, ann, "ann/text", {"README.md": b"---\nbase_model: ann/base\n---\n"})
+    push(
+        reg,
+        ann,
+        "ann/text",
+        {"README.md": b'---\nbase_model: ann/base\ntags: ["a\\0b"]\n---\n'},
+    )
     with reg.db.write() as session:
         for row_id in session.scalars(select(Repository.id)).all():
             measure(session, row_id)

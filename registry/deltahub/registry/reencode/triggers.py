@@ -21,7 +21,12 @@ from deltahub.registry.db.models import (
     Tensor,
     TensorBase,
 )
-from deltahub.registry.db.session import ReadSession, WriteSession, repository_key
+from deltahub.registry.db.session import (
+    ReadSession,
+    WriteSession,
+    also_lock,
+    repository_key,
+)
 from deltahub.registry.db.shared.retried import retried
 from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.db.tables.trees import Entry
@@ -169,6 +174,7 @@ def enqueue_replan(session: WriteSession, revision_id: int) -> str | None:
 
     A queued job that has begun made room for another job. It may have passed the tensors at hand.
     """
+    also_lock(session, f"replan {revision_id}")  # another arrival may find the same relative
     queued = session.scalar(
         select(Job.id).where(
             Job.kind.in_(("replan", "ingest")),

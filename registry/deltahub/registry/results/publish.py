@@ -31,7 +31,7 @@ from deltahub.registry.packs.holds import release_job
 from deltahub.registry.quotas.limits import check_used, lock_quota
 from deltahub.registry.quotas.usage import measure
 from deltahub.registry.registry import Registry
-from deltahub.registry.uploads.committable import complete_uploads, files_of_uploads
+from deltahub.registry.uploads.committable import files_of_uploads, keep_uploads
 from deltahub.registry.uploads.small_files import SmallFiles
 
 
@@ -135,7 +135,7 @@ def _add_branch(
         raise Conflict("an input became private or public while the job ran: start it again")
     files = {path: tree_file(path, rows[row]) for path, row in branch.files.items()}
     small = files_of_uploads(
-        session, repository.domain_id, complete_uploads(session, caller, set(uploads.values()))
+        session, repository.domain_id, keep_uploads(session, caller, set(uploads.values()))
     )
     files |= {path: tree_file(path, small[sha256]) for path, sha256 in uploads.items()}
     validate_tree(files)

@@ -1,12 +1,15 @@
 """Models by what they are, and the family of one."""
 
-from typing import Annotated, Final
+from enum import Enum
+from typing import Annotated, Final, Literal, TypeAlias
 
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
+from deltahub.codecs.dtypes import HEADER_BITS
 from deltahub.registry.cards.spent import Spent
 from deltahub.registry.catalog.lists.search import Order
+from deltahub.registry.errors import InvalidRequest
 from deltahub.registry.lineage.graph import lineage_graph
 from deltahub.registry.reports.model.lists import ModelLine, ModelQuery, find_models
 from deltahub.server.body_limits import BoundedRoute
@@ -24,9 +27,12 @@ from deltahub.server.turns import reads
 router = APIRouter(route_class=BoundedRoute, tags=["models"])
 
 _MOST: Final = 100
+_MOST_WORDS: Final = 20
 _Word = Annotated[str | None, Query(max_length=200)]
 _Words = Annotated[list[str], Query(max_length=20)]
-_Number = Annotated[float | None, Query(ge=0)]
+_Role: TypeAlias = Literal["base", "finetune", "adapter", "merge", "quantized", "export"]
+_Dtype = Enum("Dtype", {name: name for name in HEADER_BITS}, type=str)  # type: ignore[misc]
+_Number = Annotated[float | None, Query(ge=0, allow_inf_nan=False)]
 
 
 @router.get("/models", response_model=ModelPage)
@@ -38,10 +44,12 @@ def list_models(
     namespace: _Word = None,
     task: _Word = None,
     library: _Word = None,
-    base: Annotated[str | None, Query(max_length=200, description="namespace/name")] = None,
+    base: Annotated[
+        str | None, Query(max_length=200, description="namespace/name, declared or measured")
+    ] = None,
     tag: _Words = [],  # noqa: B006 - FastAPI copies it
-    dtype: _Word = None,
-    role: _Word = None,
+    dtype: _Dtype | None = None,
+    role: _Role | None = None,
     min_parameters: _Number = None,
     max_parameters: _Number = None,
     private: Annotated[bool, Query(description="private ones only")] = False,
@@ -51,14 +59,18 @@ def list_models(
 ) -> Response:
     """List the models that the caller may read and that match all of what is given.
 
-    A page may have fewer items than `limit`, or none, and still a next one.
+    Tags, roles, dtypes and parameters are those of models with files. A page may have fewer items
+    than `limit`, or none, and still a next one.
     """
-    named = (task, library, None if base is None else f"base_model:{base}")
+    words = search.split()
+    if len(words) > _MOST_WORDS:
+        raise InvalidRequest(f"search takes {_MOST_WORDS} words, and has {len(words)}")
     query = ModelQuery(
-        words=tuple(search.split()[:20]),
+        words=tuple(words),
         namespace=namespace,
-        tags=frozenset(each for each in (*tag, *named) if each),
-        dtype=dtype,
+        tags=frozenset(each for each in (*tag, task, library) if each),
+        base=base,
+        dtype=None if dtype is None else dtype.value,
         role=role,
         min_parameters=min_parameters,
         max_parameters=max_parameters,

@@ -19,7 +19,7 @@ SOME = [
     ({"role": "merge"}, {"merge"}),
     ({"dtype": "BF16", "role": "base"}, {"base"}),
     ({"dtype": "F64"}, set()),
-    ({"base": "lab/base"}, {"chat", "code", "chat-lora"}),
+    ({"base": "lab/base"}, {"chat", "code", "chat-lora", "merge"}),  # the last by its weights
     ({"tags": ("license:mit",)}, {"chat", "code"}),
     ({"parameters": (1e9, None)}, set()),
 ]
@@ -49,16 +49,16 @@ def test_the_largest_and_the_most_saved_come_first(world: World) -> None:
         for number in range(1, 7):
             measure(session, number)
     with Hub(world.hub.url) as hub:
-        sizes = [each.logical_bytes or 0 for each in hub.search(sort="size")]
+        sizes = [each.logical_bytes or 0 for each in hub.search(sort="size", namespace="lab")]
         saved = [(each.logical_bytes or 0) - (each.stored_bytes or 0)
-                 for each in hub.search(sort="saved")]  # fmt: skip
+                 for each in hub.search(sort="saved", namespace="lab")]  # fmt: skip
     assert sizes == sorted(sizes, reverse=True)
     assert sizes[0] > sizes[-1]
     assert saved == sorted(saved, reverse=True)
     assert saved[0] > 0
     with Hub(world.hub.url) as hub:
-        names = [each.name for each in hub.search(sort="saved")]
-    page = world.stranger.get("/?sort=saved").body
+        names = [each.name for each in hub.search(sort="saved", namespace="lab")]
+    page = world.stranger.get("/lab?sort=saved").body
     assert re.findall(r'class="model-name" href="/([^"]+)"', page) == names
 
 
@@ -87,13 +87,15 @@ def test_the_commands_tell_the_same(world: World) -> None:
 
     found = run("search", "CHAT", "--role", "adapter", "--json").json()
     assert [each["name"] for each in found["items"]] == ["lab/chat-lora"]
-    assert "adapter" in run("search", "--sort", "size", "--limit", "5").out
+    assert "adapter" in run("search", "--sort", "size", "--namespace", "lab").out
     assert "no model matches" in run("search", "nowhere").out
     assert "declared" in run("lineage", "lab/base").out
 
 
 @pytest.mark.parametrize("query", ["sort=colour", "limit=0", "limit=101", "min_parameters=-1",
-                                   "cursor=x", "min_parameters=nan"])  # fmt: skip
+                                   "cursor=x", "min_parameters=nan",
+                                   "max_parameters=inf", "max_parameters=1e400", "role=xyz",
+                                   "dtype=bf16", "search=" + "a+" * 21])  # fmt: skip
 def test_wrong_questions_are_refused(world: World, query: str) -> None:
     assert world.hub.call("GET", f"/v1/models?{query}").status == 422
 

@@ -172,7 +172,7 @@ def test_lists_are_filtered_and_sorted(world: World) -> None:
     assert found("task=text-generation") == {"lab/base"}
     assert found("library=peft") == {"lab/chat-lora"}
     assert found("tag=license:mit") == {"lab/chat", "lab/code"}
-    assert found("base=lab/base") == everything - {"lab/base", "lab/merge"}
+    assert found("base=lab/base") == everything - {"lab/base"}
     assert found("private=true") == {"lab/secret"}
     assert found("dtype=BF16") == everything
     assert found("dtype=F64") == set()

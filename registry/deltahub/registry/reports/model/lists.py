@@ -11,6 +11,7 @@ from deltahub.registry.cards.describe import facts_without_row, load_facts
 from deltahub.registry.cards.facts import NO_FACTS, Facts, shown_tags
 from deltahub.registry.cards.spent import Spent
 from deltahub.registry.catalog.lists.model_tags import (
+    MEASURED,
     keys_of_dtype,
     keys_of_role,
     keys_of_size,
@@ -33,13 +34,14 @@ _AT_ONCE: Final = 100
 class ModelQuery:
     """Which models, and in which order. tags: a model must have each.
 
-    dtype: of any tensor of its weights. role: one of model_tags.ROLES. min_parameters,
-    max_parameters: no bound if None.
+    base: namespace/name, declared or measured. dtype: of any tensor of its weights. role: one of
+    model_tags.ROLES. min_parameters, max_parameters: no bound if None.
     """
 
     words: tuple[str, ...] = ()
     namespace: str | None = None
     tags: frozenset[str] = frozenset()
+    base: str | None = None
     dtype: str | None = None
     role: str | None = None
     min_parameters: float | None = None
@@ -50,6 +52,9 @@ class ModelQuery:
     def keys(self, session: ReadSession, caller: Caller | None) -> list[frozenset[str]]:
         """Sets of keys: every model that matches has one key of each set."""
         found = [keys_of_tag(session, caller, tag) for tag in sorted(self.tags)]
+        if self.base is not None:
+            named = [keys_of_tag(session, caller, tag) for tag in self._base_tags()]
+            found.append(frozenset().union(*(keys for keys in named if keys is not None)))
         if self.dtype is not None:
             found.append(keys_of_dtype(self.dtype))
         if self.role is not None:
@@ -58,11 +63,16 @@ class ModelQuery:
             found.append(keys_of_size(self.min_parameters, self.max_parameters))
         return [keys for keys in found if keys is not None]
 
+    def _base_tags(self) -> frozenset[str]:
+        return frozenset({f"base_model:{self.base}", f"base_model:{MEASURED}:{self.base}"})
+
     def matches(self, line: "ModelLine") -> bool:
         """Whether a model matches. If its number of parameters is unknown, no bound matches."""
         facts = line.facts
         tags, _ = shown_tags(facts, line.bases.declared, line.bases.measured)
         if not self.tags <= set(tags):
+            return False
+        if self.base is not None and self._base_tags().isdisjoint(tags):
             return False
         if self.role is not None and self.role != line.role:
             return False

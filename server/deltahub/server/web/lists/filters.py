@@ -80,12 +80,11 @@ class Filters:
     def query(self, namespace: str | None = None) -> ModelQuery:
         """The query; of one namespace if it is given."""
         tags = {self.task, self.library, *(tag.strip() for tag in self.tag.split(","))}
-        if self.base:
-            tags.add(f"base_model:{self.base}")
         return ModelQuery(
             words=tuple(self.q.split()[:_MOST_WORDS]),
             namespace=namespace or self.ns or None,
             tags=frozenset(tags - {""}),
+            base=self.base or None,
             dtype=self.dtype or None,
             role=self.role or None,
             min_parameters=SIZES.get(self.least),

@@ -87,6 +87,8 @@ def show_comparison(
         found = read.find(hub.registry, viewer, choice.first, choice.second)
         if found is None:
             shown["job"], shown["planned"] = _unfinished(hub, viewer, choice, job)
+            if shown["job"] is not None and shown["job"].state == "done":  # a moment ago
+                found = read.find(hub.registry, viewer, choice.first, choice.second)
     except RegistryError as error:
         shown["fault"] = public_text(error, request)
         code = STATUS_OF.get(error.code, 422)
