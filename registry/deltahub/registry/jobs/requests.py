@@ -1,6 +1,6 @@
 """Requests of users about jobs: show, list and cancel."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -9,8 +9,9 @@ from sqlalchemy import and_, func, or_, select
 
 from deltahub.registry.access.caller import Caller, require_writer
 from deltahub.registry.access.permissions import allowed, full_name
+from deltahub.registry.db.batches import batches
 from deltahub.registry.db.columns import UtcDateTime
-from deltahub.registry.db.models import Repository, User, utc_now
+from deltahub.registry.db.models import Namespace, Repository, User, utc_now
 from deltahub.registry.db.paging.keyset import Asked, Page, read_page
 from deltahub.registry.db.session import ReadSession, note_job_change
 from deltahub.registry.db.tables.jobs import Job, JobLine
@@ -118,7 +119,7 @@ def list_jobs(
                 and_(Job.created_at == last.created_at, Job.id < last.id),
             )
             query = query.where(is_older)
-        return [_info(reg, session, job) for job in session.scalars(query)]
+        return _infos(reg, session, session.scalars(query).all())
 
 
 def page_of_jobs(
@@ -143,7 +144,7 @@ def page_of_jobs(
     columns = {"created": Job.created_at, "finished": finished, "size": Job.size_bytes}
     with reg.db.read() as session:
         page = read_page(session, query, columns, Job.id, asked)
-        return Page([_info(reg, session, job) for job, *_ in page.items], page.after)
+        return Page(_infos(reg, session, [job for job, *_ in page.items]), page.after)
 
 
 def log_of(
@@ -187,6 +188,20 @@ def _may_see(session: ReadSession, caller: Caller, job: Job) -> bool:
     if job.repository_id is None:
         return False
     return allowed(session, caller, "write", session.get_one(Repository, job.repository_id))
+
+
+def _infos(reg: Registry, session: ReadSession, jobs: Sequence[Job]) -> list[JobInfo]:
+    # Held until all are told: a session forgets rows that nobody holds, and asks for each again.
+    held: list[object] = []
+    for part in batches(jobs):
+        repositories = session.scalars(
+            select(Repository).where(Repository.id.in_({job.repository_id for job in part}))
+        ).all()
+        spaces = {each.namespace_id for each in repositories}
+        held += repositories
+        held += session.scalars(select(Namespace).where(Namespace.id.in_(spaces)))
+        held += session.scalars(select(User).where(User.id.in_({job.user_id for job in part})))
+    return [_info(reg, session, job) for job in jobs]
 
 
 def _info(reg: Registry, session: ReadSession, job: Job) -> JobInfo:

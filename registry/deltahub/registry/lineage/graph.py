@@ -21,9 +21,9 @@ from deltahub.registry.db.session import ReadSession
 from deltahub.registry.db.tables.lists import RevisionFacts
 from deltahub.registry.registry import Registry
 
-MOST_NODES: Final = 200
+MOST_NODES: Final = 100
 # Models beyond those that are counted.
-_MOST_COUNTED: Final = 1000
+_MOST_COUNTED: Final = 200
 
 
 @dataclass(frozen=True)
@@ -111,6 +111,8 @@ def _grow(
     """Add the models one step further, and return those that are new."""
     is_up = depth < 0
     room = max(most - len(found.layers), 0)
+    if not room and found.n_more:
+        return []  # the graph is full, and says so
     links, n_more = _links(session, caller, level, found.layers, room, is_up=is_up)
     new: list[int] = []
     for link in links:
@@ -137,7 +139,13 @@ def _links(
     of_child = aliased(Repository)
     here, there = (child, parent) if is_up else (parent, child)
     query = (
-        select(LineageEdge, parent.repository_id, child.repository_id)
+        select(
+            parent.repository_id,
+            child.repository_id,
+            LineageEdge.id,
+            LineageEdge.origin,
+            LineageEdge.share,
+        )
         .join(child, child.id == LineageEdge.child_id)
         .join(of_child, of_child.id == child.repository_id)
         .join(parent, parent.id == LineageEdge.parent_id)
@@ -153,22 +161,22 @@ def _links(
     taken: set[int] = set()
     n_more = 0
     for batch in batches(level):
+        # In no order: to sort the edges of a base with a million models would take a second.
         rows = session.execute(
-            query.where(here.repository_id.in_(batch))
-            .order_by(there.repository_id, LineageEdge.id)
-            .limit(8 * (room + len(known)) + _MOST_COUNTED)
-        )
+            query.where(here.repository_id.in_(batch)).limit(
+                4 * (room + len(known)) + _MOST_COUNTED
+            )
+        ).all()
+        rows = sorted(rows, key=lambda row: (row[0] if is_up else row[1], row[2]))
         left_out: set[int] = set()
-        for edge, of_parent, of_its_child in rows:
+        for of_parent, of_its_child, _, origin, share in rows:
             other = of_parent if is_up else of_its_child
             if other not in known and other not in taken:
                 if len(taken) >= room:
                     left_out.add(other)
                     continue
                 taken.add(other)
-            links.append(
-                LineageLink(of_parent, of_its_child, edge.origin == "declared", edge.share)
-            )
+            links.append(LineageLink(of_parent, of_its_child, origin == "declared", share))
         n_more += len(left_out)
     return links, n_more
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from sqlalchemy import case, exists, func, select
+from sqlalchemy.orm import aliased
 
 from deltahub.registry import cancellation
 from deltahub.registry.access.caller import Caller
@@ -21,7 +22,7 @@ from deltahub.registry.db.models import (
     TensorBase,
 )
 from deltahub.registry.db.session import ReadSession
-from deltahub.registry.db.tables.trees import Entry
+from deltahub.registry.db.tables.trees import Entry, TreeEntry, TreeLink, TreeNode
 
 # pending: as it was uploaded, until its ingest. lost: to be pushed again. shared: another model has
 # the same file. delta: most of its bytes are differences from other tensors. whole: all others.
@@ -30,6 +31,8 @@ How = Literal["pending", "lost", "shared", "delta", "whole"]
 MOST_TENSORS: Final = 50_000
 # Bases of a file that are looked up, the largest first, to name the models that it derives from.
 _LOOKED_UP: Final = 8
+# Of a file, in other models, to find one that the viewer may read.
+_MOST_PLACES: Final = 100
 # From this share of its bytes a file is called a delta.
 _DELTA_SHARE: Final = 0.5
 
@@ -120,15 +123,25 @@ def _shared(
     session: ReadSession, caller: Caller | None, revision: Revision, files: Collection[int]
 ) -> set[int]:
     """The files that a revision of another model, which the caller may read, lists too."""
-    elsewhere = exists(
-        select(Entry.file_id)
-        .join(Revision, Revision.id == Entry.revision_id)
+    # A file may be in a million models: some of them are looked at, by the index of its entries.
+    places = (
+        select(TreeEntry.node_id)
+        .join(TreeNode, TreeNode.id == TreeEntry.node_id)
+        .where(TreeEntry.file_id == File.id, TreeNode.repository_id != revision.repository_id)
+        .limit(_MOST_PLACES)
+        .correlate(File)
+        .subquery()
+    )
+    leaf, group = aliased(TreeLink), aliased(TreeLink)
+    elsewhere = (
+        select(places.c.node_id)
+        .join(leaf, leaf.child_id == places.c.node_id)
+        .join(group, group.child_id == leaf.parent_id)
+        .join(Revision, Revision.tree_id == group.parent_id)
         .join(Repository, Repository.id == Revision.repository_id)
-        .where(
-            Entry.file_id == File.id,
-            Repository.id != revision.repository_id,
-            readable_repositories(caller),
-        )
+        .where(readable_repositories(caller))
+        .offset(0)  # PostgreSQL looks each file up then, and reads no whole table
+        .exists()
     )
     return set(session.scalars(select(File.id).where(File.id.in_(files), elsewhere)))
 
