@@ -23,7 +23,7 @@ help:
 	@echo "make test-postgresql  the registry on a PostgreSQL server of its own"
 	@echo "make test-s3  the hub on a SeaweedFS server of its own, or on TEST_S3_ENDPOINT"
 	@echo "make test-operations  the wheel, the image and the compose file without an engine, and the recipes of operations.md"
-	@echo "make test-web  the pages in a real browser: three minutes"
+	@echo "make test-web  the pages in a real browser: eight minutes"
 	@echo "make check   ruff, mypy --strict, import-linter"
 	@echo "make bench   the codecs beside others, speed through the server, peak memory: an hour"
 	@echo "make bench-pairs   train the bases and fine-tunes of benchmarks/pairs.toml, once: two hours"
