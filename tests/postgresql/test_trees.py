@@ -22,12 +22,14 @@ from support.databases.upgrading import upgrade_at_once
 from support.registry.collecting import collect, count, is_clean
 from support.registry.commits import caller_of
 from support.registry.histories import ingest_all
+from support.registry.old_schema import MORE_LISTS
 from support.registry.opened import caller, opened_registry, push, sha256_of
 from support.service.postgresql import postgresql_server
 
 NAME = "ann/m"
 PATHS = {f"f{n % 9}/{n:04}.txt": b"%d" % (n % 50) for n in range(600)} | {"\uff5e": b"1"}
-TO_0007 = """
+TO_0007 = f"""
+{"; ".join(MORE_LISTS)};
 DROP TABLE hub_history, comparison_parts, comparisons;
 DROP TABLE web_sessions, passwords, invitations, identities;
 ALTER TABLE users DROP COLUMN disabled_at;
