@@ -29,7 +29,7 @@ def _share_compiled_statements() -> None:
     """Let the engines of all registries of a process share what SQLAlchemy compiles.
 
     A hub has its engines for weeks; thousands of tests each open new ones, and compiled the same
-    statements for a fifth of the suite's time.
+    statements for a tenth of the suite's time.
     """
     compiled: LRUCache[Any, Any] = LRUCache(2000)
     engine: Any = Engine

@@ -65,6 +65,14 @@ def test_the_base_install_needs_neither_torch_nor_the_service() -> None:
     assert needed == {"blake3", "click", "numpy", "pydantic", "rich", "xxhash", "zstandard"}
 
 
+def test_every_suite_that_make_test_leaves_out_has_a_target_of_its_own() -> None:
+    options = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
+    suites = [each for each in options["norecursedirs"] if each.startswith("tests/")]
+    words = (ROOT / "Makefile").read_text().split()
+    assert suites
+    assert [each for each in suites if each not in words] == []
+
+
 def test_a_file_holds_one_idea() -> None:
     # A migration is one idea however many tables it makes.
     lengths = {

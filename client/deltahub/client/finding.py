@@ -14,6 +14,7 @@ from deltahub.client.names import repository_path
 from deltahub.client.records import CommitId, Count, Share
 
 Order = Literal["created", "changed", "downloads", "size", "saved"]
+Role = Literal["base", "finetune", "adapter", "merge", "quantized", "export"]
 
 # The hub's most in one answer.
 _PAGE = 100
@@ -84,7 +85,7 @@ class Finding:
         base: str | None = None,
         tags: tuple[str, ...] = (),
         dtype: str | None = None,
-        role: str | None = None,
+        role: Role | None = None,
         parameters: tuple[float | None, float | None] = (None, None),
         private: bool = False,
         sort: Order = "changed",
@@ -93,8 +94,9 @@ class Finding:
         """The first `limit` models that you may read and that match all of what is given.
 
         words: parts of the name. base: namespace/name. dtype: of any tensor of the weights, as
-        safetensors names it. role: base, finetune, adapter, merge, quantized or export. parameters:
-        at least, at most. private: private ones only. sort: the latest first, or the most.
+        safetensors names it. parameters: how many at least, and at most. private: private ones
+        only. sort: created and changed begin with the latest, the others with the most.
+        InvalidArgument for a limit below 1; the hub refuses what is no dtype or role.
         """
         if limit < 1:
             raise InvalidArgument(f"limit is 1 or more, not {limit}")

@@ -272,9 +272,10 @@ class Hub(Asking, Finding, History):
         search: str | None = None,
         sort: Order = "created",
     ) -> Sequence[Repository]:
-        """Every repository that the caller may read, the latest or the most first.
+        """Every repository that the caller may read, in an order.
 
-        search: a part of the name.
+        search: a part of the name. sort: created and changed begin with the latest, the others
+        with the most.
         """
         return [*self._api.list_repositories(namespace, search, sort)]
 

@@ -1,12 +1,12 @@
 """`deltahub search`, `ls`, `lineage`, `rm` and `visibility`."""
 
-from typing import Any
+from typing import Any, get_args
 
 import click
 
 from deltahub.client.cli.output import Output, confirm, hub_options, split_revision, table
 from deltahub.client.errors import NotFound, Unauthorized
-from deltahub.client.finding import FoundModel, LineageLink
+from deltahub.client.finding import FoundModel, LineageLink, Order, Role
 from deltahub.client.hub import Hub
 from deltahub.client.progress import count_of, human_size
 
@@ -16,7 +16,7 @@ from deltahub.client.progress import count_of, human_size
 @click.option("--search", help="A part of the repository's name.")
 @click.option(
     "--sort",
-    type=click.Choice(["created", "changed", "downloads", "size", "saved"]),
+    type=click.Choice(get_args(Order)),
     default="created",
     help="created, changed: the latest first; downloads, size, saved: the most first.",
 )
@@ -124,7 +124,7 @@ def visibility(name: str, wanted: str, hub: Hub, output: Output) -> None:
 @click.option("--dtype", help="With weights of this safetensors dtype: BF16, F32, ...")
 @click.option(
     "--role",
-    type=click.Choice(["base", "finetune", "adapter", "merge", "quantized", "export"]),
+    type=click.Choice(get_args(Role)),
     help="What kind of model.",
 )
 @click.option("--min-parameters", type=click.FloatRange(0), help="At least so many: 7e9")
@@ -132,7 +132,7 @@ def visibility(name: str, wanted: str, hub: Hub, output: Output) -> None:
 @click.option("--private", is_flag=True, help="Private ones only.")
 @click.option(
     "--sort",
-    type=click.Choice(["created", "changed", "downloads", "size", "saved"]),
+    type=click.Choice(get_args(Order)),
     default="changed",
     help="created, changed: the latest first; downloads, size, saved: the most first.",
 )

@@ -58,6 +58,25 @@ def find_moves(session: ReadSession, target: Target) -> list[Move]:
     return _absent(session, target) + _behind(session, target)
 
 
+def find_own_move(session: ReadSession, revision: Revision) -> list[Move]:
+    """The same for the declaration of one revision; at most one."""
+    if revision.declared_base in (None, declared_base.NO_BASE):
+        return []
+    author = author_of(session, revision)
+    found = declared_base.resolve_declared(session, author, revision.declared_base)
+    if found is None or found.repository_id == revision.repository_id:
+        return []
+    if revision.declared_base_revision_id is None:
+        return [Move(revision, None, found)]
+    if found.id == revision.declared_base_revision_id or "@" in revision.declared_base:
+        return []
+    before = session.get_one(Revision, revision.declared_base_revision_id)
+    is_same = before.repository_id == found.repository_id
+    if is_same and _only_gained_weights(session, before, found):
+        return [Move(revision, before, found)]
+    return []
+
+
 def apply_moves(session: WriteSession, moves: Iterable[Move]) -> set[int]:
     """Resolve the declarations, each with its declared edge; returns their revisions."""
     moved: set[int] = set()

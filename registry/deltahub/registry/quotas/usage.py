@@ -88,7 +88,7 @@ def new_bytes(session: ReadSession, repository_id: int, sizes: Mapping[str, int]
 
 def add_logical(session: WriteSession, repository_id: int, n_bytes: int) -> None:
     """Count the files of a commit, before the next measurement."""
-    _list(session, repository_id, logical_bytes=Repository.logical_bytes + n_bytes)
+    _place_in_lists(session, repository_id, logical_bytes=Repository.logical_bytes + n_bytes)
     if session.get(RepositoryUsage, repository_id) is None:
         session.add(
             RepositoryUsage(repository_id=repository_id, stored_bytes=0, logical_bytes=n_bytes)
@@ -120,10 +120,10 @@ def measure(session: WriteSession, repository_id: int) -> None:
         RepositoryUsage(repository_id=repository_id, stored_bytes=stored, logical_bytes=logical)
     )
     saved = max(logical - stored, 0)
-    _list(session, repository_id, logical_bytes=logical, saved_bytes=saved)
+    _place_in_lists(session, repository_id, logical_bytes=logical, saved_bytes=saved)
 
 
-def _list(session: WriteSession, repository_id: int, **values: Any) -> None:
+def _place_in_lists(session: WriteSession, repository_id: int, **values: Any) -> None:
     """Give the repository its place in lists by size and by what is saved."""
     session.execute(update(Repository).where(Repository.id == repository_id).values(**values))
 

@@ -4,7 +4,6 @@ from collections.abc import Collection, Mapping, Sequence
 
 from sqlalchemy import exists, func, select
 
-from deltahub.registry.catalog import declared_base
 from deltahub.registry.catalog.weights import (
     has_weights,
     safetensors_files,
@@ -38,9 +37,9 @@ from deltahub.registry.lineage.measured import measure_lineage
 from deltahub.registry.lineage.model_sketch import sketch_stored
 from deltahub.registry.lineage.moving_base import (
     apply_moves,
-    author_of,
     declares_model,
     find_moves,
+    find_own_move,
 )
 from deltahub.registry.lineage.similar import find_similar_tensors, load_sketches, store_sketches
 from deltahub.registry.lineage.target import Target
@@ -73,11 +72,9 @@ def _store_findings(
     if shares is None:
         return []
     with reg.db.read() as session:
-        is_known = _same(session, revision)
-        others_change = is_known and any(
-            find_moves(session, target) for target in _targets(session, revision.id)
+        others_change = _same(session, revision) and bool(
+            find_moves(session, Target.load(session, revision.id))
         )
-    enqueued: list[str] = []
     # Alone, if it changes revisions of other repositories: those that declare this base.
     opened = reg.db.write() if others_change else reg.db.write_beside(_key(revision))
     with opened as session:
@@ -121,47 +118,26 @@ def _same(session: ReadSession, revision: Revision) -> bool:
     return now is not None and now.commit == revision.commit
 
 
-def _targets(session: ReadSession, revision_id: int) -> list[Target]:
-    """The models whose declarations this arrival may resolve: its own, and its declared base.
-
-    The base may have come, or have moved on, while the revision was committed.
-    """
-    targets = [Target.load(session, revision_id)]
-    revision = session.get_one(Revision, revision_id)
-    if revision.declared_base not in (None, declared_base.NO_BASE):
-        author = author_of(session, revision)
-        base = declared_base.resolve_declared(session, author, revision.declared_base)
-        if base is not None and base.repository_id != revision.repository_id:
-            targets.append(Target.load(session, base.id))
-    return targets
-
-
 def enqueue_relatives(
     session: WriteSession, revision_id: int, *, are_bases_moved: bool = True
 ) -> list[str]:
     """Enqueue re-planning of the revisions that may become smaller with this one; returns job ids.
 
     These are revisions that declared it as their base before it was ingested, and similar revisions
-    with standalone tensors whose owners may read it. are_bases_moved: resolve declarations first;
-    the session has to be alone then.
+    with standalone tensors whose owners may read it. are_bases_moved: resolve what others declare
+    first; the session has to be alone then.
     """
     target = Target.load(session, revision_id)
-    children: set[int] = set()
-    is_own_moved = False
+    # Its base may have come, or have moved on, while the revision was committed.
+    moves = find_own_move(session, session.get_one(Revision, revision_id))
     if are_bases_moved:
-        for each in _targets(session, revision_id):
-            children |= apply_moves(session, find_moves(session, each))
-        is_own_moved = revision_id in children
+        moves += find_moves(session, target)
+    moved = apply_moves(session, moves)
     if not has_weights(session, revision_id):
-        # Its children wait for a revision with weights.
-        return []
-    children |= set(
-        session.scalars(
-            select(Revision.id).where(Revision.declared_base_revision_id == revision_id)
-        )
-    )
-    children |= _similar_revisions(session, target)
-    if not is_own_moved:
+        return []  # its children wait for a revision with weights
+    declared = select(Revision.id).where(Revision.declared_base_revision_id == revision_id)
+    children = moved | set(session.scalars(declared)) | _similar_revisions(session, target)
+    if revision_id not in moved:
         children.discard(revision_id)
     # The newest first: they may be made from older ones. If those got a base first, the chain of
     # deltas might become too long.

@@ -1,16 +1,17 @@
 """Models by what they are, and the family of one."""
 
-from enum import Enum
-from typing import Annotated, Final, Literal, TypeAlias
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from deltahub.codecs.dtypes import HEADER_BITS
 from deltahub.registry.cards.spent import Spent
+from deltahub.registry.catalog.lists.model_tags import Role
 from deltahub.registry.catalog.lists.search import Order
 from deltahub.registry.errors import InvalidRequest
 from deltahub.registry.lineage.graph import lineage_graph
+from deltahub.registry.names import quoted
 from deltahub.registry.reports.model.lists import ModelLine, ModelQuery, find_models
 from deltahub.server.body_limits import BoundedRoute
 from deltahub.server.hub import CallerDep, HubDep
@@ -30,8 +31,6 @@ _MOST: Final = 100
 _MOST_WORDS: Final = 20
 _Word = Annotated[str | None, Query(max_length=200)]
 _Words = Annotated[list[str], Query(max_length=20)]
-_Role: TypeAlias = Literal["base", "finetune", "adapter", "merge", "quantized", "export"]
-_Dtype = Enum("Dtype", {name: name for name in HEADER_BITS}, type=str)  # type: ignore[misc]
 _Number = Annotated[float | None, Query(ge=0, allow_inf_nan=False)]
 
 
@@ -48,8 +47,8 @@ def list_models(
         str | None, Query(max_length=200, description="namespace/name, declared or measured")
     ] = None,
     tag: _Words = [],  # noqa: B006 - FastAPI copies it
-    dtype: _Dtype | None = None,
-    role: _Role | None = None,
+    dtype: _Word = None,
+    role: Role | None = None,
     min_parameters: _Number = None,
     max_parameters: _Number = None,
     private: Annotated[bool, Query(description="private ones only")] = False,
@@ -62,6 +61,8 @@ def list_models(
     Tags, roles, dtypes and parameters are those of models with files. A page may have fewer items
     than `limit`, or none, and still a next one.
     """
+    if dtype is not None and dtype not in HEADER_BITS:
+        raise InvalidRequest(f"{quoted(dtype)} is no dtype: one of {', '.join(HEADER_BITS)}")
     words = search.split()
     if len(words) > _MOST_WORDS:
         raise InvalidRequest(f"search takes {_MOST_WORDS} words, and has {len(words)}")
@@ -70,7 +71,7 @@ def list_models(
         namespace=namespace,
         tags=frozenset(each for each in (*tag, task, library) if each),
         base=base,
-        dtype=None if dtype is None else dtype.value,
+        dtype=dtype,
         role=role,
         min_parameters=min_parameters,
         max_parameters=max_parameters,

@@ -1,6 +1,7 @@
 """Models are found by what they are: alike by the page, the API, the SDK and the command line."""
 
 import re
+from typing import Any
 
 import pytest
 
@@ -28,10 +29,10 @@ FIELDS = {"words": "q", "tags": "tag"}
 
 @pytest.mark.parametrize(("query", "names"), SOME)
 def test_the_sdk_finds_what_the_page_finds(
-    world: World, query: dict[str, object], names: set[str]
+    world: World, query: dict[str, Any], names: set[str]
 ) -> None:
     with Hub(world.hub.url) as hub:
-        found = hub.search(namespace="lab", **query)  # type: ignore[arg-type]
+        found = hub.search(namespace="lab", **query)
     assert {each.name for each in found} == {f"lab/{name}" for name in names}
     if "parameters" in query:
         query = {"least": "1B"}

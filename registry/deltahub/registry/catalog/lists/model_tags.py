@@ -5,7 +5,7 @@ compares the tags that it shows. So a wrong key costs time, and a missing one wo
 """
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args
 
 from sqlalchemy import delete, insert, select
 
@@ -27,7 +27,8 @@ MIN_BASE_SHARE: Final = 0.5
 _BASE: Final = "base_model:"
 _ROLE: Final = "#role:"
 _DTYPE: Final = "#dtype:"
-ROLES: Final = ("base", "finetune", "adapter", "merge", "quantized", "export")
+Role = Literal["base", "finetune", "adapter", "merge", "quantized", "export"]
+ROLES: Final[tuple[Role, ...]] = get_args(Role)
 _MAX_KEY: Final = 250  # characters
 _MAX_BITS: Final = 64
 

@@ -1,4 +1,4 @@
-"""Lists of repositories, the latest or largest or the like first, at a cost that does not grow.
+"""Lists of repositories in five orders, at a cost that does not grow.
 
 A page walks an index in the order of the list. With filters it looks at a bounded number of rows
 and then ends early, with a cursor. If a filter is rare, an index gives all that it leaves, and the

@@ -31,7 +31,7 @@ How = Literal["pending", "lost", "shared", "delta", "whole"]
 MOST_TENSORS: Final = 50_000
 # Bases of a file that are looked up, the largest first, to name the models that it derives from.
 _LOOKED_UP: Final = 8
-# Of a file, in other models, to find one that the viewer may read.
+# Places of a file in other models that are looked at, for one that the viewer may read.
 _MOST_PLACES: Final = 100
 # From this share of its bytes a file is called a delta.
 _DELTA_SHARE: Final = 0.5
