@@ -126,7 +126,10 @@ class Finding:
                 "GET", "/v1/models", query={**query, "cursor": cursor}
             )
             yield list(answer.read(partial(items_of, FoundModel)))
+            before = cursor
             cursor = answer.read(lambda value: field_of(value, "next_cursor", str | None))
             if not cursor:
                 return
+            if cursor == before:
+                break
         raise odd_answer(answer.request, "its pages do not end")

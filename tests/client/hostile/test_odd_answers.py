@@ -1,6 +1,7 @@
 """Real answers, made odd: a call ends in the right result or in one of our errors."""
 
 import contextlib
+import itertools
 import json
 import shutil
 import tempfile
@@ -302,6 +303,14 @@ def test_an_error_with_an_odd_body_is_known_by_its_status(evil: HostileHub, api:
 def test_pages_that_never_end_are_an_error(evil: HostileHub, api: Api) -> None:
     page = {"items": [], "next_cursor": "again"}
     evil.answers = {"GET /v1/repositories": reply(page)}
+    evil.seen.clear()
+    with pytest.raises(BadResponse, match="do not end"):
+        list(api.list_repositories())
+    assert len(evil.seen) == 2  # the second page names itself as the next one
+    counts = itertools.count()
+    evil.answers = {
+        "GET /v1/repositories": lambda _: reply({**page, "next_cursor": f"{next(counts)}"})
+    }
     with pytest.raises(BadResponse, match="do not end"):
         list(api.list_repositories())
 

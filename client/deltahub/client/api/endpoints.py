@@ -38,7 +38,7 @@ _QUERY_BATCH = 10_000
 MAX_RECIPE: Final = 64 << 20
 _MAX_REPOSITORIES: Final = 1_000_000
 # What a page without repositories counts as: a search looks at some thousands for each page.
-_EMPTY_PAGE: Final = 100
+_SHORT_PAGE: Final = 100
 _COMMIT: Final = re.compile("[0-9a-f]{40}")
 _JOB_ID: Final = re.compile("[0-9A-Za-z_-]{1,64}")
 _NUMBER: Final = re.compile("[0-9]{1,18}")
@@ -113,11 +113,12 @@ class Api:
             answer = self.transport.call("GET", "/v1/repositories", query=query)
             page = answer.read(partial(items_of, Repository))
             yield from page
+            before = cursor
             cursor = answer.read(lambda value: field_of(value, "next_cursor", str | None))
             if not cursor:
                 return
-            n_found += len(page) or _EMPTY_PAGE
-            if n_found > _MAX_REPOSITORIES:
+            n_found += max(len(page), _SHORT_PAGE)
+            if cursor == before or n_found > _MAX_REPOSITORIES:
                 raise odd_answer(answer.request, "its pages do not end")
 
     def list_refs(self, name: str) -> list[Ref]:

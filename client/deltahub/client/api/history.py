@@ -34,8 +34,9 @@ class History:
             answer = self._api.transport.call("GET", path, query=query, timeout_s=LONG_TIMEOUT_S)
             page = answer.read(partial(items_of, LoggedCommit))
             found += page
+            before = cursor
             cursor = answer.read(lambda value: field_of(value, "next_cursor", str | None))
-            if cursor is None or not page:
+            if not cursor or cursor == before or not page:
                 break
         return found[:limit]
 
