@@ -6,7 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from deltahub.client.api.asking import Asking
+from deltahub.client.adapters import Adapters
 from deltahub.client.api.credentials import find_credentials
 from deltahub.client.api.endpoints import Api
 from deltahub.client.api.history import History
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from deltahub.client.push.send import PushOptions
 
 
-class Hub(Asking, Finding, History):
+class Hub(Adapters, Finding, History):
     """A connection to one hub, with one user's token.
 
     url, token: by default DELTAHUB_URL and DELTAHUB_TOKEN, then the values that `deltahub login`

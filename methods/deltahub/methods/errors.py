@@ -11,3 +11,9 @@ class CannotMerge(MethodError):
     """These models cannot be merged; the message says why, and what to do."""
 
     code = "cannot_merge"
+
+
+class CannotAdapt(MethodError):
+    """An adapter cannot be made, converted or used; the message says why, and what to do."""
+
+    code = "cannot_adapt"

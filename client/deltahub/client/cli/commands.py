@@ -34,8 +34,16 @@ _COMMANDS = {
         "deltahub.client.cli.history:retention",
         "Show or set what history is kept.",
     ),
-    "merge": ("deltahub.client.cli.merge:merge", "Merge fine-tunes of one base, without training."),
-    "compare": ("deltahub.client.cli.asked:compare", "Compare two models, tensor by tensor."),
+    "merge": (
+        "deltahub.client.cli.asking.merge:merge",
+        "Merge fine-tunes of one base, without training.",
+    ),
+    "compare": (
+        "deltahub.client.cli.asking.command:compare",
+        "Compare two models, tensor by tensor.",
+    ),
+    "pissa": ("deltahub.client.cli.asking.adapters:pissa", "Prepare a base for PiSSA adapters."),
+    "adapter": ("deltahub.client.cli.asking.adapters:adapter", "Convert adapters to plain LoRA."),
     "jobs": ("deltahub.client.cli.jobs:jobs", "List, watch, cancel and retry background jobs."),
     "login": ("deltahub.client.cli.account:login", "Store a hub's address and your token."),
     "whoami": ("deltahub.client.cli.account:whoami", "Show whose token this is."),

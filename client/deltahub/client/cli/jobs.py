@@ -4,7 +4,7 @@ import json
 
 import click
 
-from deltahub.client.cli.asked import result_lines, tell_result
+from deltahub.client.cli.asking.command import result_lines, tell_result
 from deltahub.client.cli.output import Output, hub_options, table
 from deltahub.client.hub import Hub
 from deltahub.client.records import Job, JobProgress

@@ -9,7 +9,7 @@ import json
 import math
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -46,6 +46,13 @@ class LoraConfig:
     alpha_pattern: Mapping[str, float]
     uses_rslora: bool
     is_transposed: bool  # fan_in_fan_out: the base's weights are (inputs, outputs)
+    start: str = "true"  # init_lora_weights in small letters
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def changes_base(self) -> bool:
+        """Whether a part of the base was taken away, which the adapter holds."""
+        return self.start.startswith(_CHANGES_BASE)
 
     def scales_of(self, modules: Collection[str]) -> dict[str, float]:
         """alpha of each module, by its name without the prefix of PEFT. CannotMerge for a pattern
@@ -85,6 +92,18 @@ class Change:
 
 def parse_config(data: bytes, adapter: str) -> LoraConfig:
     """CannotMerge, which names the adapter, for one whose weights are not W + s B A."""
+    config = parse_lora(data, adapter)
+    if config.changes_base:
+        raise CannotMerge(
+            f"{adapter} was initialized by {config.start}, which changed its base, so it does not"
+            " fit to the base that you name: convert it to a plain LoRA first"
+            f" (deltahub adapter convert {adapter.partition('@')[0]})"
+        )
+    return config
+
+
+def parse_lora(data: bytes, adapter: str) -> LoraConfig:
+    """Do the same, also for an adapter that changed its base: it is W0 + s B A then."""
     try:
         config: dict[str, Any] = json.loads(data)
         kind = str(config.get("peft_type"))[:40]
@@ -95,21 +114,16 @@ def parse_config(data: bytes, adapter: str) -> LoraConfig:
     for option, why in _UNSUPPORTED.items():
         if config.get(option):
             raise CannotMerge(
-                f"{adapter} cannot be merged, because {why} ({option}): merge it into a full model"
+                f"{adapter} is no plain LoRA, because {why} ({option}): merge it into a full model"
                 " with PEFT, and push that"
             )
-    start = str(config.get("init_lora_weights", "")).lower()
-    if start.startswith(_CHANGES_BASE):
-        raise CannotMerge(
-            f"{adapter} was initialized by {start}, which changed its base, so it does not fit to"
-            " the base that you name: convert it to a plain LoRA first"
-            " (path_initial_model_for_weight_conversion of PEFT's save_pretrained)"
-        )
+    start = str(config.get("init_lora_weights", True)).lower()
     try:
         alpha = float(config["lora_alpha"])
         patterns = {str(k): float(v) for k, v in (config.get("alpha_pattern") or {}).items()}
         is_stable = bool(config.get("use_rslora"))
-        return LoraConfig(alpha, patterns, is_stable, bool(config.get("fan_in_fan_out")))
+        is_transposed = bool(config.get("fan_in_fan_out"))
+        return LoraConfig(alpha, patterns, is_stable, is_transposed, start, config)
     except (KeyError, TypeError, ValueError, AttributeError) as exc:
         raise CannotMerge(f"{CONFIG_FILE} of {adapter} has no valid lora_alpha: {exc!r}") from exc
 

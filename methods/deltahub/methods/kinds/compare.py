@@ -12,6 +12,7 @@ class CompareArguments(JobArguments):
 
     kind: ClassVar[str] = "compare"
     steps_version: ClassVar[int] = 1
+    only_reads: ClassVar[bool] = True
 
     first: RevisionName = Field(description="The model that changes are counted from.")
     second: RevisionName = Field(description="The other model, or another revision of the first.")

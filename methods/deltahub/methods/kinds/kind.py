@@ -25,6 +25,8 @@ class JobArguments(BaseModel, ABC):
     # Increase it when the order or the results of the kind's steps change: unfinished jobs of
     # this kind, and of no other, then start again.
     steps_version: ClassVar[int]
+    # Whether the job stores no part of its inputs, so that they may be private in several places.
+    only_reads: ClassVar[bool] = False
 
     dry_run: bool = Field(
         default=False,

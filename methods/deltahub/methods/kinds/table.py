@@ -1,9 +1,17 @@
 """All kinds of jobs that people may start."""
 
 from deltahub.methods.kinds.compare import CompareArguments
+from deltahub.methods.kinds.convert_adapter import ConvertAdapterArguments
 from deltahub.methods.kinds.kind import JobArguments
 from deltahub.methods.kinds.merge import MergeArguments
+from deltahub.methods.kinds.pissa_init import PissaInitArguments
 
 KINDS: dict[str, type[JobArguments]] = {
-    arguments.kind: arguments for arguments in (CompareArguments, MergeArguments)
+    arguments.kind: arguments
+    for arguments in (
+        CompareArguments,
+        ConvertAdapterArguments,
+        MergeArguments,
+        PissaInitArguments,
+    )
 }

@@ -2,7 +2,7 @@
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from deltahub.methods.merging.report import human_size
+from deltahub.methods.sizes import human_size
 
 
 class Estimate(BaseModel):

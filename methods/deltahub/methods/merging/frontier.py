@@ -6,7 +6,7 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from deltahub.methods.merging.report import human_size
+from deltahub.methods.sizes import human_size
 
 
 class Candidate(BaseModel):

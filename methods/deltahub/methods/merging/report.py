@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pydantic import BaseModel, ConfigDict, Field
 
 from deltahub.methods.merging.emr import Sums
+from deltahub.methods.sizes import human_size
 
 
 class TensorReport(BaseModel):
@@ -161,10 +162,3 @@ _ABOUT_MAIN = {
     "low-rank": "`main` is the base.",
     "lossless": "`main` is the base.",
 }
-
-
-def human_size(n: int) -> str:
-    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if n >= size:
-            return f"{n / size:.1f} {unit}"
-    return f"{n} B"

@@ -133,6 +133,16 @@ def granted_in(session: WriteSession, settings: Settings, job_id: str) -> Grante
     return Granted(caller, payload["arguments"], rows, is_private, domain_id)
 
 
+def readable_revision(reg: Registry, caller: Caller, text: str) -> int:
+    """The row of a model that a job finds by itself, for example because an input names it.
+
+    text: `namespace/name[@revision]`. RepositoryNotFound and RevisionNotFound if the caller may not
+    read it.
+    """
+    with reg.db.read() as session:
+        return _pinned(session, caller, text).id
+
+
 def retry(reg: Registry, caller: Caller | None, job_id: str) -> JobInfo:
     """Queue a job again that failed or was cancelled, from its beginning.
 

@@ -1,9 +1,10 @@
 """Makes the files of a result from stored tensors, and hashes them as a commit needs it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from deltahub.codecs.files.recipe import Literal, Recipe, TensorRef
+from deltahub.codecs.files.new_header import new_header
+from deltahub.codecs.files.recipe import MAX_LITERAL, Literal, Recipe, TensorRef
 from deltahub.registry.db.shared.retried import retried
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.ingest.finish import restore_hashes
@@ -39,7 +40,26 @@ class FileMaker:
         the file. DataLost.
         """
         segments = tuple(_replaced(segment, contents) for segment in recipe.segments)
-        draft = replace(recipe, sha256=_UNKNOWN_SHA256, segments=segments)
+        return self._store(replace(recipe, sha256=_UNKNOWN_SHA256, segments=segments), progress)
+
+    def new_file(
+        self,
+        tensors: Sequence[TensorRef],
+        metadata: Mapping[str, str],
+        progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> int:
+        """The row of a new safetensors file of stored tensors, in this order. Else as above."""
+        header = new_header(
+            ((str(each.name), each.dtype, each.shape) for each in tensors), metadata
+        )
+        literals = [
+            Literal(header[at : at + MAX_LITERAL]) for at in range(0, len(header), MAX_LITERAL)
+        ]
+        size = len(header) + sum(each.size for each in tensors)
+        draft = Recipe(size, _UNKNOWN_SHA256, "safetensors", (*literals, *tensors))
+        return self._store(draft, progress)
+
+    def _store(self, draft: Recipe, progress: Callable[[int, int], None]) -> int:
         # Without anything in memory of the bytes that have to be verified.
         reader = FileReader(self._reg)
         hashes = restore_hashes(reader, self._domain_id, draft, progress)

@@ -1,6 +1,6 @@
 """The models that a job reads: their files, and their tensors by name."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -26,6 +26,7 @@ from deltahub.registry.sizes import human_size
 
 # Configurations and tokenizers are smaller.
 MAX_SMALL_FILE: Final = 64 << 20
+ADAPTER_CONFIG: Final = "adapter_config.json"
 
 
 @dataclass(frozen=True)
@@ -66,8 +67,13 @@ class InputModel:
         return f"{self.name}@{self.commit[:8]}"
 
 
-def load_model(reg: Registry, reader: FileReader, revision_id: int, job_id: str) -> InputModel:
+def load_model(
+    reg: Registry, reader: FileReader, revision_id: int, job_id: str, folder: str = ""
+) -> InputModel:
     """The model, whose tensors are held for the job, so that nothing it reads can be deleted.
+
+    folder: "" for the model itself, or a folder with another model, such as `pissa_init/`. An
+    adapter's own weights lie beside its configuration; files in folders are other adapters.
 
     RevisionNotFound if it was deleted; Unavailable while files wait for their ingest, which passes;
     InvalidRequest if it has no safetensors file, or one tensor name twice; DataLost.
@@ -99,7 +105,7 @@ def load_model(reg: Registry, reader: FileReader, revision_id: int, job_id: str)
         is_weights = file.kind == "safetensors"
         recipe = reader.load_recipe(file) if is_weights else None
         files.append(InputFile(path, file.id, file.size, recipe))
-    refs = _refs(name, files)
+    refs = _refs(name, files, folder)
     if not refs:
         raise InvalidRequest(f"{name} has no safetensors file: push its weights as safetensors")
     tensors = _hold(reg, domain_id, name, refs, job_id)
@@ -123,9 +129,13 @@ def read_input(reg: Registry, reader: FileReader, model: InputModel, path: str) 
     return b"".join(bytes(piece) for piece in reader.stream_pieces(file, 0, file.size))
 
 
-def _refs(name: str, files: Iterable[InputFile]) -> dict[str, TensorRef]:
+def _refs(name: str, files: Sequence[InputFile], folder: str) -> dict[str, TensorRef]:
     refs: dict[str, TensorRef] = {}
+    is_adapter = any(file.path == f"{folder}{ADAPTER_CONFIG}" for file in files)
     for file in files:
+        inside = file.path.removeprefix(folder)
+        if not file.path.startswith(folder) or (is_adapter and "/" in inside):
+            continue
         for ref in [] if file.recipe is None else file.recipe.tensors():
             if ref.name is None:
                 continue

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, create_model
 
-from deltahub.methods.kinds.kind import Arguments, JobArguments
+from deltahub.methods.kinds.kind import JobArguments
 from deltahub.methods.kinds.table import KINDS
 from deltahub.registry.results.asked import Wish
 from deltahub.server.schemas.base import In, Out
@@ -49,11 +49,11 @@ AskAnyIn: Any = any_of(_ASKS)
 
 
 def wish_of(arguments: JobArguments) -> Wish:
-    """What the registry is asked for. A job that makes no repository only reads."""
+    """What the registry is asked for."""
     kind, given = arguments.kind, arguments.model_dump(mode="json")
-    if isinstance(arguments, Arguments):
-        return Wish(kind, given, arguments.name, arguments.inputs(), arguments.private)
-    return Wish(kind, given, None, arguments.inputs(), only_reads=True)
+    # Kinds that make no repository have neither a name nor a visibility.
+    name, private = getattr(arguments, "name", None), getattr(arguments, "private", None)
+    return Wish(kind, given, name, arguments.inputs(), private, arguments.only_reads)
 
 
 class ProgressOut(Out):

@@ -3,8 +3,12 @@
 from collections.abc import Mapping
 
 from deltahub.methods.kinds.compare import CompareArguments
+from deltahub.methods.kinds.convert_adapter import ConvertAdapterArguments
 from deltahub.methods.kinds.merge import MergeArguments
+from deltahub.methods.kinds.pissa_init import PissaInitArguments
 from deltahub.workers.attempts import Kind
+from deltahub.workers.jobs.adapters.convert_job import convert_adapter
+from deltahub.workers.jobs.adapters.kit_job import pissa_init
 from deltahub.workers.jobs.compare.job import compare
 from deltahub.workers.jobs.ingest import ingest
 from deltahub.workers.jobs.merge.job import merge
@@ -17,6 +21,8 @@ KINDS: Mapping[str, Kind] = {
     CompareArguments.kind: Kind(compare, CompareArguments.steps_version, divides_itself=True),
     "ingest": Kind(ingest),
     MergeArguments.kind: Kind(merge, MergeArguments.steps_version),
+    ConvertAdapterArguments.kind: Kind(convert_adapter, ConvertAdapterArguments.steps_version),
+    PissaInitArguments.kind: Kind(pissa_init, PissaInitArguments.steps_version),
     "prove_recipe": Kind(prove_recipe_job),
     "replan": Kind(replan),
     "scrub": Kind(scrub),

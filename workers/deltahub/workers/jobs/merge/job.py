@@ -20,7 +20,7 @@ from typing import Any, Final
 from deltahub.methods.kinds.merge import COMPARE, MergeArguments
 from deltahub.methods.merging import emr
 from deltahub.methods.merging.estimate import Estimate
-from deltahub.methods.merging.report import human_size
+from deltahub.methods.sizes import human_size
 from deltahub.workers.context import JobContext
 from deltahub.workers.jobs.merge.compared import compared
 from deltahub.workers.jobs.merge.passes.outcomes import STATIC_METHODS

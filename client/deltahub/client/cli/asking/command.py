@@ -10,7 +10,7 @@ import click
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from deltahub.client.cli.compare import tell_comparison
+from deltahub.client.cli.asking.compare import tell_comparison
 from deltahub.client.cli.output import Output, hub_options
 from deltahub.client.hub import Hub
 from deltahub.client.records import Job
@@ -97,6 +97,8 @@ def result_lines(result: Mapping[str, Any]) -> list[str]:
     """What a job's result says, as lines of text. A result of a newer hub says what is known."""
     from pydantic import ValidationError
 
+    from deltahub.methods.adapters.conversion import ConversionReport
+    from deltahub.methods.adapters.kit import Kit, KitEstimate
     from deltahub.methods.comparing.report import ComparingEstimate
     from deltahub.methods.merging import frontier
     from deltahub.methods.merging.estimate import Estimate
@@ -107,8 +109,16 @@ def result_lines(result: Mapping[str, Any]) -> list[str]:
         lines.append(f"made {result['name']}@{str(result.get('commit', ''))[:12]}")
     with contextlib.suppress(ValidationError):
         if "estimate" in result:
-            estimate = ComparingEstimate if "n_read" in result["estimate"] else Estimate
-            lines += estimate.model_validate(result["estimate"]).sentences()
+            told = result["estimate"]
+            kinds: dict[str, type[ComparingEstimate | Estimate | KitEstimate]] = {
+                "n_read": ComparingEstimate, "kit_bytes": KitEstimate,
+            }  # fmt: skip
+            kind = next((each for key, each in kinds.items() if key in told), Estimate)
+            lines += kind.model_validate(told).sentences()
+        if "kit" in result:
+            lines += Kit.model_validate(result["kit"]).sentences()
+        if "conversion" in result:
+            lines += ConversionReport.model_validate(result["conversion"]).sentences()
         if "comparison" in result:
             lines += frontier.to_lines(frontier.Comparison.model_validate(result["comparison"]))
         if "report" in result:

@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 import click
 
-from deltahub.client.cli.asked import command_of
+from deltahub.client.cli.asking.command import command_of
 from deltahub.client.errors import InvalidArgument
 from deltahub.methods.errors import CannotMerge
 from deltahub.methods.kinds.merge import MergeArguments, Method

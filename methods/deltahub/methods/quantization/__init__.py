@@ -1,0 +1,1 @@
+"""Data types of few bits for weights."""

@@ -1,0 +1,1 @@
+"""Jobs that make adapters: init kits, conversions."""
