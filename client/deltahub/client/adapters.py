@@ -82,3 +82,37 @@ class Adapters(Asking):
         return self.ask(
             "convert_adapter", arguments, priority=priority, idempotency_key=idempotency_key
         )
+
+    def extract_adapter(
+        self,
+        model: str,
+        name: str,
+        *,
+        base: str | None = None,
+        rank: int | None = None,
+        error: float | None = None,
+        targets: Sequence[str] | None = None,
+        dtype: "FactorDtype" = "F32",
+        private: bool | None = None,
+        dry_run: bool = False,
+        priority: Priority = "normal",
+        idempotency_key: str | None = None,
+    ) -> RunningJob:
+        """Make a LoRA in the new repository `name` of what a full fine-tune changed.
+
+        `deltahub.methods.kinds.extract_adapter` describes the arguments.
+        """
+        arguments = {
+            "model": model,
+            "name": name,
+            "base": base,
+            "rank": rank,
+            "error": error,
+            "targets": None if targets is None else list(targets),
+            "dtype": dtype,
+            "private": private,
+            "dry_run": dry_run,
+        }
+        return self.ask(
+            "extract_adapter", arguments, priority=priority, idempotency_key=idempotency_key
+        )

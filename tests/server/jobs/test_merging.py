@@ -171,7 +171,11 @@ def test_a_failure_names_what_to_do(family: Family) -> None:
 
 
 # Kinds whose command is part of a group.
-COMMANDS = {"pissa_init": ("pissa", "init"), "convert_adapter": ("adapter", "convert")}
+COMMANDS = {
+    "pissa_init": ("pissa", "init"),
+    "convert_adapter": ("adapter", "convert"),
+    "extract_adapter": ("adapter", "extract"),
+}
 
 
 def command_named(context: click.Context, path: Sequence[str]) -> click.Command:

@@ -2,6 +2,7 @@
 
 from deltahub.methods.kinds.compare import CompareArguments
 from deltahub.methods.kinds.convert_adapter import ConvertAdapterArguments
+from deltahub.methods.kinds.extract_adapter import ExtractAdapterArguments
 from deltahub.methods.kinds.kind import JobArguments
 from deltahub.methods.kinds.merge import MergeArguments
 from deltahub.methods.kinds.pissa_init import PissaInitArguments
@@ -11,6 +12,7 @@ KINDS: dict[str, type[JobArguments]] = {
     for arguments in (
         CompareArguments,
         ConvertAdapterArguments,
+        ExtractAdapterArguments,
         MergeArguments,
         PissaInitArguments,
     )

@@ -4,10 +4,12 @@ from collections.abc import Mapping
 
 from deltahub.methods.kinds.compare import CompareArguments
 from deltahub.methods.kinds.convert_adapter import ConvertAdapterArguments
+from deltahub.methods.kinds.extract_adapter import ExtractAdapterArguments
 from deltahub.methods.kinds.merge import MergeArguments
 from deltahub.methods.kinds.pissa_init import PissaInitArguments
 from deltahub.workers.attempts import Kind
 from deltahub.workers.jobs.adapters.convert_job import convert_adapter
+from deltahub.workers.jobs.adapters.extract_job import extract_adapter
 from deltahub.workers.jobs.adapters.kit_job import pissa_init
 from deltahub.workers.jobs.compare.job import compare
 from deltahub.workers.jobs.ingest import ingest
@@ -22,6 +24,7 @@ KINDS: Mapping[str, Kind] = {
     "ingest": Kind(ingest),
     MergeArguments.kind: Kind(merge, MergeArguments.steps_version),
     ConvertAdapterArguments.kind: Kind(convert_adapter, ConvertAdapterArguments.steps_version),
+    ExtractAdapterArguments.kind: Kind(extract_adapter, ExtractAdapterArguments.steps_version),
     PissaInitArguments.kind: Kind(pissa_init, PissaInitArguments.steps_version),
     "prove_recipe": Kind(prove_recipe_job),
     "replan": Kind(replan),

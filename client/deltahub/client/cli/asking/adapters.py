@@ -4,6 +4,7 @@ import click
 
 from deltahub.client.cli.asking.command import command_of
 from deltahub.methods.kinds.convert_adapter import ConvertAdapterArguments
+from deltahub.methods.kinds.extract_adapter import ExtractAdapterArguments
 from deltahub.methods.kinds.pissa_init import PissaInitArguments
 
 
@@ -19,3 +20,4 @@ def adapter() -> None:
 
 pissa.add_command(command_of(PissaInitArguments, ("base",)), "init")
 adapter.add_command(command_of(ConvertAdapterArguments, ("adapter",)), "convert")
+adapter.add_command(command_of(ExtractAdapterArguments, ("model", "name")), "extract")

@@ -98,6 +98,7 @@ def result_lines(result: Mapping[str, Any]) -> list[str]:
     from pydantic import ValidationError
 
     from deltahub.methods.adapters.conversion import ConversionReport
+    from deltahub.methods.adapters.extraction import ExtractionReport
     from deltahub.methods.adapters.kit import Kit, KitEstimate
     from deltahub.methods.comparing.report import ComparingEstimate
     from deltahub.methods.merging import frontier
@@ -119,6 +120,8 @@ def result_lines(result: Mapping[str, Any]) -> list[str]:
             lines += Kit.model_validate(result["kit"]).sentences()
         if "conversion" in result:
             lines += ConversionReport.model_validate(result["conversion"]).sentences()
+        if "extraction" in result:
+            lines += ExtractionReport.model_validate(result["extraction"]).sentences()
         if "comparison" in result:
             lines += frontier.to_lines(frontier.Comparison.model_validate(result["comparison"]))
         if "report" in result:

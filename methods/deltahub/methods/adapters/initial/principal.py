@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from deltahub.methods.adapters.factors import Factors, Spectrum
+from deltahub.methods.adapters.factors import Factors, Spectrum, Values
 from deltahub.methods.errors import CannotAdapt
 
 Weight = npt.NDArray[np.float32]
@@ -79,6 +79,12 @@ def _exact(weight: Weight, rank: int) -> Spectrum:
     # A direction that the weight maps to zero has no partner, and adds nothing to any product.
     others = np.divide(others, values, out=np.zeros_like(others), where=values > 0)
     return Spectrum(own, values, others.T) if is_wide else Spectrum(others, values, own.T)
+
+
+def singular_values(matrix: Weight) -> Values:
+    """All singular values, the largest first, by the eigenvalues of the smaller Gram matrix."""
+    rows = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
+    return np.asarray(np.sqrt(np.maximum(np.linalg.eigvalsh(gram(rows))[::-1], 0)))
 
 
 def gram(rows: Weight) -> npt.NDArray[np.float64]:

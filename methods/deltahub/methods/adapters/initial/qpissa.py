@@ -11,9 +11,9 @@ import numpy as np
 from deltahub.methods.adapters.factors import Factors
 from deltahub.methods.adapters.initial.principal import (
     Weight,
-    gram,
     initial_factors,
     principal_spectrum,
+    singular_values,
 )
 from deltahub.methods.quantization.nf4 import round_trip
 
@@ -78,6 +78,5 @@ def quantization_errors(weight: Weight, start: QuantizedStart, scale: float) -> 
 
 
 def nuclear_norm(matrix: Weight) -> float:
-    """The sum of the singular values, by the eigenvalues of the smaller Gram matrix."""
-    rows = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
-    return float(np.sqrt(np.maximum(np.linalg.eigvalsh(gram(rows)), 0)).sum())
+    """The sum of the singular values."""
+    return float(singular_values(matrix).sum())

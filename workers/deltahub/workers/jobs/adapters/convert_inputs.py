@@ -30,6 +30,7 @@ from deltahub.registry.results.asked import Granted, granted, readable_revision
 from deltahub.registry.results.inputs import InputModel, load_model, read_input
 from deltahub.workers.compute.context import ComputeContext
 from deltahub.workers.compute.time_limit import time_limit
+from deltahub.workers.jobs.adapters.declared_base import base_of
 from deltahub.workers.jobs.adapters.tensors import read_matrix, read_values
 
 # Longest time to match the patterns of an adapter with all of its modules.
@@ -147,22 +148,8 @@ def _config(context: ComputeContext, adapter: InputModel) -> LoraConfig:
 def _base(
     context: ComputeContext, grant: Granted, adapter: InputModel, row: int | None
 ) -> InputModel:
-    """The base of this row, or that which the adapter's revision declares."""
-    if row is None:
-        with context.registry.db.read() as session:
-            row = session.get_one(Revision, adapter.revision_id).declared_base_revision_id
-            declared = session.get_one(Revision, adapter.revision_id).declared_base
-            named = None if row is None else session.get_one(Revision, row)
-        if named is None or row is None:
-            told = "names no base"
-            if declared:
-                told = f"names {declared} as its base, which this hub lacks"
-            raise CannotAdapt(f"{adapter.title} {told}: push the base, and name it by --base")
-        base = _load(context, row)
-        # The user may have lost the right to read it.
-        readable_revision(context.registry, grant.caller, f"{base.name}@{base.commit}")
-    else:
-        base = _load(context, row)
+    """The base, if a part of its weights may be stored with the adapter."""
+    base = base_of(context, grant.caller, adapter, row)
     if base.is_private and not adapter.is_private:
         raise CannotAdapt(
             f"{base.title} is private, and a conversion would put a part of its weights into"

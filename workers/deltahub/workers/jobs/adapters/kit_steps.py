@@ -1,6 +1,5 @@
 """The steps of the job `pissa_init`."""
 
-import json
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -27,7 +26,8 @@ from deltahub.methods.adapters.kit import (
     key_of,
     kit_config,
 )
-from deltahub.methods.adapters.targets import TRANSPOSED_MODELS, modules_of
+from deltahub.methods.adapters.lora import CONFIG_FILE
+from deltahub.methods.adapters.targets import modules_of
 from deltahub.methods.errors import CannotAdapt
 from deltahub.methods.kinds.pissa_init import PissaInitArguments
 from deltahub.registry.access.caller import Caller
@@ -40,18 +40,23 @@ from deltahub.registry.errors import Conflict, Forbidden, RegistryError, Reposit
 from deltahub.registry.results import publish as results
 from deltahub.registry.results.asked import Granted, granted, granted_in, readable_revision
 from deltahub.registry.results.files import FileMaker
-from deltahub.registry.results.inputs import InputModel, load_model, read_input
+from deltahub.registry.results.inputs import InputModel, load_model
 from deltahub.registry.results.publish import Branch, Result
 from deltahub.registry.results.tensors import MadePack
 from deltahub.registry.uploads.limits import require_room
 from deltahub.workers.compute.context import ComputeContext
-from deltahub.workers.jobs.adapters.tensors import made_ref, read_matrix, rounded, store_values
+from deltahub.workers.jobs.adapters.tensors import (
+    is_transposed,
+    made_ref,
+    read_matrix,
+    rounded,
+    store_values,
+)
 
 # What the process takes besides the weights, and copies of a weight while it is decomposed.
 _PROCESS_BYTES: Final = 300 << 20
 _COPIES: Final = 3
 _MAX_KIT_FILE: Final = 16 << 20
-_CONFIG: Final = "config.json"
 
 
 @dataclass(frozen=True)
@@ -201,16 +206,11 @@ def _inputs(context: ComputeContext) -> _Inputs:
     arguments = PissaInitArguments.model_validate(grant.arguments)
     (row,) = grant.revisions
     base = load_model(context.registry, context.reader, row, context.job_id)
-    paths = {file.path for file in base.files}
-    if "adapter_config.json" in paths:
+    if any(file.path == CONFIG_FILE for file in base.files):
         raise CannotAdapt(f"{base.title} is an adapter: name the model that it belongs to")
-    config = {}
-    if _CONFIG in paths:
-        config = json.loads(read_input(context.registry, context.reader, base, _CONFIG))
-    is_transposed = isinstance(config, dict) and config.get("model_type") in TRANSPOSED_MODELS
     shapes = {name: (each.ref.dtype, each.ref.shape) for name, each in base.tensors.items()}
     modules = modules_of(shapes, arguments.targets, base.title)
-    inputs = _Inputs(grant, arguments, base, modules, is_transposed)
+    inputs = _Inputs(grant, arguments, base, modules, is_transposed(context, base))
     context.memo["kit"] = inputs
     return inputs
 

@@ -1,5 +1,6 @@
 """Reads weights and factors as arrays, and stores the factors that a job makes."""
 
+import json
 from typing import Final
 
 import numpy as np
@@ -11,14 +12,16 @@ from deltahub.codecs.frames.encode import encode_frame, split_frames, tensor_spe
 from deltahub.codecs.words import WORD_KINDS
 from deltahub.methods.adapters.factors import Values
 from deltahub.methods.adapters.initial.principal import Weight
+from deltahub.methods.adapters.targets import TRANSPOSED_MODELS
 from deltahub.methods.errors import CannotAdapt
 from deltahub.registry.packs.encoder_generation import generation_of
-from deltahub.registry.results.inputs import InputTensor
+from deltahub.registry.results.inputs import InputModel, InputTensor, read_input
 from deltahub.registry.results.tensors import UNNAMED, MadePack, MadeTensor
 from deltahub.workers.compute.context import ComputeContext
 
 # Elements that are doubles while a weight becomes single precision.
 _BLOCK: Final = 1 << 20
+_CONFIG: Final = "config.json"
 _FLOATS: Final = ("F32", "F16", "BF16", "F64")
 
 
@@ -91,6 +94,17 @@ def rounded(values: Values, dtype: str, name: str) -> Values:
     out = np.empty(values.size, np.float64)
     widen_words(WORD_KINDS[DType[dtype]], words_of(values, dtype, name), out)
     return out.reshape(values.shape)
+
+
+def is_transposed(context: ComputeContext, base: InputModel) -> bool:
+    """Whether the model's linear layers keep their weights as inputs x outputs."""
+    if not any(file.path == _CONFIG for file in base.files):
+        return False
+    try:
+        config = json.loads(read_input(context.registry, context.reader, base, _CONFIG))
+    except ValueError as exc:
+        raise CannotAdapt(f"{_CONFIG} of {base.title} is no JSON: {exc}") from exc
+    return isinstance(config, dict) and config.get("model_type") in TRANSPOSED_MODELS
 
 
 def made_ref(made: dict[str, object]) -> TensorRef:
