@@ -11,3 +11,9 @@ class CannotMerge(MethodError):
     """These models cannot be merged; the message says why, and what to do."""
 
     code = "cannot_merge"
+
+
+class BadAdapter(MethodError):
+    """This is no adapter that can be read; the message says what is wrong, and what to do."""
+
+    code = "bad_adapter"

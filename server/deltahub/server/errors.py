@@ -78,6 +78,7 @@ STATUS_OF: Mapping[str, int] = {
     # methods: in the errors of jobs
     "method_error": 422,
     "cannot_merge": 422,
+    "bad_adapter": 422,
     # codecs: data that a client sent does not decode
     "codec_error": 422,
     "invalid_input": 422,

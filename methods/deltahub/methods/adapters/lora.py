@@ -7,7 +7,6 @@ section 4.1: W' = W + s B A, with s = alpha / r, or alpha / sqrt(r) with rank st
 
 import json
 import math
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -23,7 +22,8 @@ from deltahub.methods.adapters.names import (
     Kind,
     part_of,
 )
-from deltahub.methods.errors import CannotMerge
+from deltahub.methods.adapters.patterns import values_of
+from deltahub.methods.errors import BadAdapter, CannotMerge
 
 CONFIG_FILE: Final = "adapter_config.json"
 WEIGHTS_FILE: Final = "adapter_model.safetensors"
@@ -54,21 +54,12 @@ class LoraConfig:
 
     def scales_of(self, modules: Collection[str]) -> dict[str, float]:
         """alpha of each module, by its name without the prefix of PEFT. CannotMerge for a pattern
-        that is no regular expression.
+        that is no regular expression, or takes too long.
         """
         try:
-            patterns = [
-                (re.compile(rf"(.*\.)?({pattern})"), alpha)
-                for pattern, alpha in self.alpha_pattern.items()
-            ]
-        except re.error as exc:
-            raise CannotMerge(f"alpha_pattern has no regular expression: {exc}") from exc
-        return {
-            module: next(
-                (alpha for pattern, alpha in patterns if pattern.fullmatch(module)), self.alpha
-            )
-            for module in modules
-        }
+            return values_of(self.alpha_pattern, self.alpha, modules, "alpha_pattern")
+        except BadAdapter as exc:
+            raise CannotMerge(str(exc)) from exc
 
     def scale(self, alpha: float, rank: int) -> float:
         """s of a module with this alpha and rank."""

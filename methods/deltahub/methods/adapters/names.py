@@ -87,15 +87,24 @@ class BaseNames:
         if self._by_ending is None:
             self._by_ending = {}
             for each in sorted(self._names):
-                for ending in _endings(each):
+                for ending in endings(each):
                     self._by_ending.setdefault(ending, []).append(each)
-        shorter = [ending for ending in _endings(name) if ending in self._names]
+        shorter = [ending for ending in endings(name) if ending in self._names]
         return [*self._by_ending.get(name, []), *shorter]
 
 
-def _endings(name: str) -> list[str]:
-    """`a.b.c` -> `b.c`, `c`."""
+def endings(name: str) -> list[str]:
+    """`a.b.c` -> `b.c`, `c`; nothing for a name of too many parts."""
     parts = name.split(".")
     if len(parts) > _MAX_PARTS:
         return []
     return [".".join(parts[start:]) for start in range(1, len(parts))]
+
+
+def quoted(value: object) -> str:
+    """A value of somebody else's file in a message: on one line, without control characters."""
+    if isinstance(value, list | dict):
+        return "a list" if isinstance(value, list) else "an object"
+    text = value if isinstance(value, str) else repr(value)
+    shown = ascii(text if len(text) <= 80 else f"{text[:77]}...")
+    return shown if isinstance(value, str) else shown[1:-1]
