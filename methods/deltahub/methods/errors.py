@@ -17,3 +17,9 @@ class CannotAdapt(MethodError):
     """An adapter cannot be made, converted or used; the message says why, and what to do."""
 
     code = "cannot_adapt"
+
+
+class BadAdapter(MethodError):
+    """This is no adapter that can be read; the message says what is wrong, and what to do."""
+
+    code = "bad_adapter"

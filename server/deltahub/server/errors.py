@@ -79,6 +79,7 @@ STATUS_OF: Mapping[str, int] = {
     "method_error": 422,
     "cannot_merge": 422,
     "cannot_adapt": 422,
+    "bad_adapter": 422,
     # codecs: data that a client sent does not decode
     "codec_error": 422,
     "invalid_input": 422,

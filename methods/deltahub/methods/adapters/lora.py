@@ -7,7 +7,6 @@ section 4.1: W' = W + s B A, with s = alpha / r, or alpha / sqrt(r) with rank st
 
 import json
 import math
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -15,13 +14,19 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from deltahub.methods.errors import CannotMerge
+from deltahub.methods.adapters.names import (
+    ENDING_OF,
+    OTHER_FACTOR,
+    PREFIX,
+    BaseNames,
+    Kind,
+    part_of,
+)
+from deltahub.methods.adapters.patterns import values_of
+from deltahub.methods.errors import BadAdapter, CannotMerge
 
 CONFIG_FILE: Final = "adapter_config.json"
 WEIGHTS_FILE: Final = "adapter_model.safetensors"
-_PREFIX: Final = "base_model.model."
-_LINEAR: Final = (".lora_A.weight", ".lora_B.weight")
-_EMBEDDING: Final = (".lora_embedding_A", ".lora_embedding_B")
 # Initializations that take a part of the base away, which the adapter then holds.
 _CHANGES_BASE: Final = ("pissa", "olora", "loftq", "corda", "lora_ga")
 # Options under which A and B alone do not give the weights.
@@ -56,21 +61,12 @@ class LoraConfig:
 
     def scales_of(self, modules: Collection[str]) -> dict[str, float]:
         """alpha of each module, by its name without the prefix of PEFT. CannotMerge for a pattern
-        that is no regular expression.
+        that is no regular expression, or takes too long.
         """
         try:
-            patterns = [
-                (re.compile(rf"(.*\.)?({pattern})"), alpha)
-                for pattern, alpha in self.alpha_pattern.items()
-            ]
-        except re.error as exc:
-            raise CannotMerge(f"alpha_pattern has no regular expression: {exc}") from exc
-        return {
-            module: next(
-                (alpha for pattern, alpha in patterns if pattern.fullmatch(module)), self.alpha
-            )
-            for module in modules
-        }
+            return values_of(self.alpha_pattern, self.alpha, modules, "alpha_pattern")
+        except BadAdapter as exc:
+            raise CannotMerge(str(exc)) from exc
 
     def scale(self, alpha: float, rank: int) -> float:
         """s of a module with this alpha and rank."""
@@ -135,32 +131,28 @@ def changes_of(names: Collection[str], base: Collection[str], adapter: str) -> d
     nothing for this base.
     """
     found: dict[str, Change] = {}
+    base_names = BaseNames(base)
     for name in sorted(names):
-        for (down, up), is_embedding in ((_LINEAR, False), (_EMBEDDING, True)):
-            if not name.endswith(down):
-                continue
-            module = name.removesuffix(down).removeprefix(_PREFIX)
-            other = name.removesuffix(down) + up
+        part = part_of(name)
+        if part.kind in (Kind.A, Kind.EMBEDDING_A):
+            other = part.stem + ENDING_OF[OTHER_FACTOR[part.kind]]
             if other not in names:
                 raise CannotMerge(f"{adapter} has {name} and no {other}")
-            target = _target(f"{module}.weight", base, adapter, name)
-            found[target] = Change(module, name, other, None, is_embedding)
-            break
+            target = _target(f"{part.module}.weight", base_names, adapter, name)
+            is_embedding = part.kind == Kind.EMBEDDING_A
+            found[target] = Change(part.module, name, other, None, is_embedding)
+        elif part.kind in (Kind.B, Kind.EMBEDDING_B):
+            continue
+        elif ".lora_" in name:
+            raise CannotMerge(f"{adapter} has {name}, which is no part of a plain LoRA")
         else:
-            if name.endswith((_LINEAR[1], _EMBEDDING[1])):
-                continue
-            if ".lora_" in name:
-                raise CannotMerge(f"{adapter} has {name}, which is no part of a plain LoRA")
-            target = _target(name.removeprefix(_PREFIX), base, adapter, name)
+            target = _target(name.removeprefix(PREFIX), base_names, adapter, name)
             found[target] = Change(target, whole=name)
     return found
 
 
-def _target(name: str, base: Collection[str], adapter: str, own: str) -> str:
-    if name in base:
-        return name
-    # Transformers has moved modules of some models below another one.
-    alike = [each for each in base if each.endswith(f".{name}") or name.endswith(f".{each}")]
+def _target(name: str, base: BaseNames, adapter: str, own: str) -> str:
+    alike = base.find(name)
     if len(alike) != 1:
         raise CannotMerge(
             f"{adapter} changes {name} ({own}), which the base does not have: name the base that"

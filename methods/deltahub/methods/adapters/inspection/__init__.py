@@ -1,0 +1,1 @@
+"""What an adapter is, whether it fits its base, and which engines can serve it."""
