@@ -1,9 +1,12 @@
 """Asking the hub for init kits of adapters, and for conversions."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from deltahub.client.api.asking import Asking, Priority, RunningJob
+from deltahub.client.api.parsing import object_of
+from deltahub.client.api.wire import LARGE_ANSWER
+from deltahub.client.names import namespace_name, repository_path
 
 if TYPE_CHECKING:
     from deltahub.methods.kinds.pissa_init import FactorDtype
@@ -11,6 +14,25 @@ if TYPE_CHECKING:
 
 class Adapters(Asking):
     """The part of `Hub` that asks for jobs about adapters."""
+
+    def adapter_report(self, name: str, revision: str = "main") -> dict[str, Any]:
+        """What the hub found out about an adapter (docs/adapters.md).
+
+        EntryNotFound if the revision is no adapter, or waits for its ingest.
+        """
+        path = f"{repository_path(name)}/adapter"
+        answer = self._api.transport.call(
+            "GET", path, query={"revision": revision}, limit=LARGE_ANSWER
+        )
+        return answer.read(object_of)
+
+    def set_conversion_rule(self, target: str, convert: str) -> None:
+        """Say whether adapters of `namespace` or `namespace/name` are converted: ask, auto, off."""
+        if "/" in target:
+            path = f"{repository_path(target)}/adapter/rule"
+        else:
+            path = f"/v1/namespaces/{namespace_name(target)}/adapter/rule"
+        self._api.transport.call("PUT", path, json_body={"convert": convert})
 
     def pissa_init(
         self,

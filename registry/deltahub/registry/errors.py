@@ -41,6 +41,12 @@ class EntryNotFound(NotFound):
     code = "entry_not_found"
 
 
+class AdapterQuarantined(RegistryError):
+    """The weights of an adapter that every reader would load wrong, with the way out."""
+
+    code = "adapter_quarantined"
+
+
 class UploadNotFound(NotFound):
     code = "upload_not_found"
 

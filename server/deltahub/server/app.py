@@ -31,7 +31,7 @@ from deltahub.server.routes import (
 )
 from deltahub.server.routes.access import organizations, own, quotas, users
 from deltahub.server.routes.admin import reports
-from deltahub.server.routes.results import comparisons
+from deltahub.server.routes.results import adapters, comparisons
 from deltahub.server.schemas.base import ErrorOut
 from deltahub.server.settings import ServerSettings
 from deltahub.server.streaming.disconnects import Disconnects
@@ -49,7 +49,7 @@ answers 404, as if it did not exist.
 
 _ROUTERS = (
     system, quotas, repositories, revisions, history, info, files, rebuilding, uploads, tensors,
-    jobs, comparisons, reports, models, own, organizations, users,
+    jobs, comparisons, adapters, reports, models, own, organizations, users,
 )  # fmt: skip
 
 

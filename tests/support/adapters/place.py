@@ -15,3 +15,8 @@ class Place:
     ann: Hub
     token: str
     base: Path
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """For a command of ann's."""
+        return {"DELTAHUB_URL": self.hub.url, "DELTAHUB_TOKEN": self.token}

@@ -17,7 +17,7 @@ FOLDER: Final = "pissa_init/"
 KIT_FILE: Final = "kit.json"
 KIT_CONFIG: Final = FOLDER + CONFIG_FILE
 KIT_WEIGHTS: Final = FOLDER + WEIGHTS_FILE
-PREFIX: Final = "base_model.model."
+
 # Part of the key, to be increased when the same arguments give other factors.
 _METHOD_VERSION: Final = 1
 

@@ -7,6 +7,7 @@ from starlette.responses import Response
 
 from deltahub.registry.access.caller import Caller
 from deltahub.registry.access.repositories import load_repository
+from deltahub.registry.adapters.reports import refuse_quarantined
 from deltahub.registry.catalog.entries import EntryInfo, find_entry
 from deltahub.server.body_limits import BoundedRoute
 from deltahub.server.connections.inner_paths import unescaped
@@ -73,6 +74,7 @@ def _found(
         repository = load_repository(session, caller, name)
         found = revision_of(request, session, repository, revision)
         entry = find_entry(session, found, unescaped(path))
+        refuse_quarantined(session, repository, found, unescaped(revision), entry.path)
     note_file(request, name, entry.path)
     hub.downloads.note(repository, entry.path, client_key(request, caller))
     file_name = quote(entry.path.rpartition("/")[2], safe="")

@@ -1,10 +1,11 @@
 """Models as lists and families show them."""
 
 from datetime import datetime
+from typing import Literal
 
 from pydantic import Field
 
-from deltahub.server.schemas.base import Commit, Out
+from deltahub.server.schemas.base import Commit, In, Out
 
 
 class ModelOut(Out):
@@ -53,3 +54,10 @@ class LineageOut(Out):
     models: list[LineageModelOut]
     links: list[LineageLinkOut]
     more: int = Field(description="models that were left out, at least")
+
+
+class ConversionRuleIn(In):
+    convert: Literal["ask", "auto", "off"] = Field(
+        description="ask: adapters that changed their base are converted when somebody asks; auto: "
+        "when they are pushed; off: never, and none is quarantined"
+    )

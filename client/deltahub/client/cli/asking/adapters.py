@@ -1,8 +1,15 @@
 """`deltahub pissa` and `deltahub adapter`."""
 
+from pathlib import Path
+
 import click
 
 from deltahub.client.cli.asking.command import command_of
+from deltahub.client.cli.output import Output, hub_options
+from deltahub.client.hub import Hub
+from deltahub.client.local.adapters import lint_folder
+from deltahub.client.names import named_revision
+from deltahub.methods.adapters.inspection.report import AdapterReport
 from deltahub.methods.kinds.convert_adapter import ConvertAdapterArguments
 from deltahub.methods.kinds.extract_adapter import ExtractAdapterArguments
 from deltahub.methods.kinds.pissa_init import PissaInitArguments
@@ -16,6 +23,47 @@ def pissa() -> None:
 @click.group()
 def adapter() -> None:
     """Look at adapters, and convert them to plain LoRA."""
+
+
+@adapter.command()
+@click.argument("target", metavar="FOLDER|NAME[@REVISION]")
+@click.option(
+    "--base",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="A folder with the base, which an adapter in a folder is compared with.",
+)
+@hub_options
+def lint(target: str, base: Path | None, hub: Hub, output: Output) -> None:
+    """Tell whether an adapter is whole, fits its base, and where it can be served.
+
+    FOLDER is on this machine and needs no hub; NAME is an adapter in the hub. The exit status is 1
+    if it is broken or quarantined.
+    """
+    folder = Path(target)
+    if folder.is_dir():
+        report = lint_folder(folder, base)
+    else:
+        if base is not None:
+            raise click.UsageError("--base: the hub knows the base of an adapter that it has")
+        name, revision = named_revision(target)
+        report = AdapterReport.model_validate(hub.adapter_report(name, revision or "main"))
+    output.result(report.model_dump(mode="json"), *report.sentences())
+    if report.state in ("broken", "quarantined"):
+        raise SystemExit(1)
+
+
+@adapter.command()
+@click.argument("target", metavar="NAMESPACE[/NAME]")
+@click.argument("convert", type=click.Choice(["ask", "auto", "off"]))
+@hub_options
+def rule(target: str, convert: str, hub: Hub, output: Output) -> None:
+    """Say whether adapters that changed their base are converted.
+
+    ask: when somebody asks for it. auto: when they are pushed. off: never, and none is
+    quarantined. A repository's own rule counts before its namespace's.
+    """
+    hub.set_conversion_rule(target, convert)
+    output.result({"target": target, "convert": convert}, f"{target}: {convert}")
 
 
 pissa.add_command(command_of(PissaInitArguments, ("base",)), "init")

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from deltahub.methods.adapters.conversion import REPORT_FILE
 from deltahub.methods.adapters.factors import Factors
 from deltahub.methods.adapters.initial.olora import olora_factors
 from deltahub.methods.adapters.initial.principal import (
@@ -88,7 +89,7 @@ def conversion(context: ComputeContext) -> Conversion:
     arguments = ConvertAdapterArguments.model_validate(grant.arguments)
     rows = list(grant.revisions)
     adapter = _load(context, rows.pop(0))
-    config = _config(context, adapter)
+    config = _config(context, adapter, has_init=arguments.init is not None)
     base = _base(context, grant, adapter, rows.pop(0) if arguments.base is not None else None)
     changes = changes_of(adapter.tensors.keys(), base.tensors.keys(), adapter.title)
     _check_shapes(adapter, base, config, changes)
@@ -132,12 +133,16 @@ def _load(context: ComputeContext, row: int, folder: str = "") -> InputModel:
     return load_model(context.registry, context.reader, row, context.job_id, folder)
 
 
-def _config(context: ComputeContext, adapter: InputModel) -> LoraConfig:
+def _config(context: ComputeContext, adapter: InputModel, *, has_init: bool) -> LoraConfig:
+    """has_init: the job's user names what the adapter started from."""
     if not any(file.path == CONFIG_FILE for file in adapter.files):
         raise CannotAdapt(f"{adapter.title} has no {CONFIG_FILE}: push an adapter as PEFT saves it")
     data = read_input(context.registry, context.reader, adapter, CONFIG_FILE)
     config = parse_lora(data, adapter.title)
-    if not config.changes_base:
+    is_converted = any(file.path == REPORT_FILE for file in adapter.files)
+    # Some say by hand that their adapter is plain, though its initial factors lie beside it.
+    has_init = has_init or (bool(_init_folders(adapter)) and not is_converted)
+    if not config.changes_base and not has_init:
         raise CannotAdapt(
             f"{adapter.title} started as {config.start}, which leaves the base as it is: it is a"
             " plain LoRA already"
@@ -198,11 +203,7 @@ def _initial(
         # A kit holds them in its folder, and an adapter that was saved before training as its own.
         whole = _with_folder(context, row)
         return f"{whole.title}", _of_model(context, whole, base, models[0])
-    folders = sorted(
-        file.path.removesuffix(WEIGHTS_FILE)
-        for file in adapter.files
-        if file.path.endswith(f"_init/{WEIGHTS_FILE}") and file.path.count("/") == 1
-    )
+    folders = _init_folders(adapter)
     if len(folders) > 1:
         raise CannotAdapt(
             f"{adapter.title} has {len(folders)} folders of initial factors, {', '.join(folders)}:"
@@ -219,6 +220,15 @@ def _initial(
             " support: train it again with another init_lora_weights"
         )
     return f"computed from {base.title}", _of_base(context, base, config, scales, adapter)
+
+
+def _init_folders(adapter: InputModel) -> list[str]:
+    """Folders of initial factors beside the adapter."""
+    return sorted(
+        file.path.removesuffix(WEIGHTS_FILE)
+        for file in adapter.files
+        if file.path.endswith(f"_init/{WEIGHTS_FILE}") and file.path.count("/") == 1
+    )
 
 
 def _way_out(adapter: InputModel, start: str) -> str:

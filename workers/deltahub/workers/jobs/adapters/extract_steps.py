@@ -9,8 +9,9 @@ import numpy as np
 from deltahub.methods.adapters.extraction import REPORT_FILE, ExtractionReport, tails
 from deltahub.methods.adapters.factors import Factors
 from deltahub.methods.adapters.initial.principal import Weight, principal_spectrum, singular_values
-from deltahub.methods.adapters.kit import PREFIX, target_names
+from deltahub.methods.adapters.kit import target_names
 from deltahub.methods.adapters.lora import CONFIG_FILE, WEIGHTS_FILE
+from deltahub.methods.adapters.names import PREFIX
 from deltahub.methods.adapters.targets import modules_of, modules_or_none
 from deltahub.methods.errors import CannotAdapt
 from deltahub.methods.kinds.extract_adapter import ExtractAdapterArguments

@@ -18,7 +18,6 @@ from deltahub.methods.adapters.kit import (
     KIT_CONFIG,
     KIT_FILE,
     KIT_WEIGHTS,
-    PREFIX,
     Kit,
     KitEstimate,
     KitModule,
@@ -27,6 +26,7 @@ from deltahub.methods.adapters.kit import (
     kit_config,
 )
 from deltahub.methods.adapters.lora import CONFIG_FILE
+from deltahub.methods.adapters.names import PREFIX
 from deltahub.methods.adapters.targets import modules_of
 from deltahub.methods.errors import CannotAdapt
 from deltahub.methods.kinds.pissa_init import PissaInitArguments

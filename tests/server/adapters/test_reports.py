@@ -1,0 +1,150 @@
+"""What the hub finds out about adapters when they are pushed, and what it does about it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from huggingface_hub import hf_hub_download
+from huggingface_hub.errors import HfHubHTTPError
+from peft import PeftModel
+from safetensors.torch import load_file, save_file
+
+from deltahub.client.errors import EntryNotFound, Forbidden
+from support.adapters.place import Place
+from support.adapters.tuning import load_base, logits, trained_adapter
+from support.service.client_process import deltahub
+
+WEIGHTS = "adapter_model.safetensors"
+
+
+def pushed(place: Place, folder: Path, name: str, **options: Any) -> torch.Tensor:
+    expected = trained_adapter(place.base, folder, **options)
+    place.ann.push(folder, name, base="ann/base")
+    return expected
+
+
+@pytest.mark.parametrize(
+    ("options", "state", "rule"),
+    [
+        ({}, "plain", "plain"),
+        ({"init_lora_weights": "pissa"}, "convertible", "from_base"),
+        ({"init_lora_weights": "olora"}, "convertible", "from_base"),
+        ({"init_lora_weights": "pissa_niter_4"}, "quarantined", "needs_init"),
+        ({"init_lora_weights": "pissa_niter_4", "with_init": True}, "convertible", "needs_init"),
+        ({"use_dora": True, "init_lora_weights": "pissa"}, "quarantined", "from_base"),
+    ],
+)
+def test_each_kind_is_known_by_its_state(
+    place: Place, tmp_path: Path, options: dict[str, Any], state: str, rule: str
+) -> None:
+    name = f"ann/{tmp_path.name[:60]}"
+    pushed(place, tmp_path / "a", name, **options)
+    report = place.ann.adapter_report(name)
+    assert (report["state"], report["rule"], report["convert"]) == (state, rule, "ask")
+    assert report["base"]["name"] == "ann/base"
+    assert report["base"]["is_at_hand"]
+    assert {each["engine"] for each in report["verdicts"]} >= {"vLLM", "SGLang", "llama.cpp"}
+    done = deltahub("adapter", "lint", name, environment=place.environment)
+    assert done.status == (1 if state == "quarantined" else 0)
+    assert f": {state}" in done.out
+
+
+def test_a_quarantined_adapter_is_not_served_by_a_branch(place: Place, tmp_path: Path) -> None:
+    pushed(place, tmp_path / "a", "ann/wrong", init_lora_weights="pissa_niter_4")
+    where = {"endpoint": place.hub.url, "token": place.token, "cache_dir": tmp_path / "cache"}
+    hf_hub_download("ann/wrong", "adapter_config.json", **where)
+    with pytest.raises(HfHubHTTPError, match="initial"):
+        hf_hub_download("ann/wrong", WEIGHTS, **where)
+    # Nothing is lost: a commit names the bytes, and so does our own client.
+    commit = place.ann.revision("ann/wrong").commit
+    raw = hf_hub_download("ann/wrong", WEIGHTS, revision=commit, **where)
+    assert Path(raw).read_bytes() == (tmp_path / "a" / WEIGHTS).read_bytes()
+    assert (place.ann.pull("ann/wrong") / WEIGHTS).read_bytes() == Path(raw).read_bytes()
+    place.ann.set_conversion_rule("ann/wrong", "off")
+    hf_hub_download("ann/wrong", WEIGHTS, force_download=True, **where)
+
+
+def test_an_adapter_is_converted_by_itself_where_that_is_the_rule(
+    place: Place, tmp_path: Path
+) -> None:
+    place.ann.create("ann/by-itself")
+    place.ann.set_conversion_rule("ann/by-itself", "auto")
+    expected = pushed(place, tmp_path / "a", "ann/by-itself", init_lora_weights="pissa")
+    (job,) = [
+        each for each in place.ann.jobs(kind="convert_adapter")
+        if str((place.ann.running_job(each.id).job.arguments or {}).get("adapter", "")).startswith(
+            "ann/by-itself@"
+        )
+    ]  # fmt: skip
+    place.ann.running_job(job.id).wait()
+    at = place.ann.pull("ann/by-itself", to=tmp_path / "converted")
+    found = logits(PeftModel.from_pretrained(load_base(place.base), at))
+    assert torch.allclose(found, expected, atol=1e-4)
+    assert place.ann.adapter_report("ann/by-itself")["state"] == "plain"
+
+
+def test_a_rule_is_set_by_administrators_alone(place: Place) -> None:
+    from deltahub.client import Hub
+
+    with Hub(place.hub.url, place.hub.user("bob")) as bob, pytest.raises(Forbidden):
+        bob.set_conversion_rule("ann", "auto")
+    done = deltahub("adapter", "rule", "ann", "ask", environment=place.environment)
+    assert done.status == 0, done.err
+
+
+def test_pissa_in_disguise_is_recognized(place: Place, tmp_path: Path) -> None:
+    expected = trained_adapter(
+        place.base, tmp_path / "a", init_lora_weights="pissa", with_init=True
+    )
+    path = tmp_path / "a" / "adapter_config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps({**config, "init_lora_weights": True}))
+    init = tmp_path / "a" / "pissa_init"
+    init.rename(tmp_path / "kept")
+    place.ann.push(tmp_path / "a", "ann/disguised", base="ann/base")
+    report = place.ann.adapter_report("ann/disguised")
+    assert report["state"] == "quarantined"
+    assert "first singular directions" in report["why"]
+    # The way out that it names.
+    (tmp_path / "kept").rename(init)
+    place.ann.push(tmp_path / "a", "ann/disguised", base="ann/base")
+    place.ann.convert_adapter("ann/disguised").wait()
+    assert place.ann.adapter_report("ann/disguised")["state"] == "plain"
+    at = place.ann.pull("ann/disguised", to=tmp_path / "converted")
+    found = logits(PeftModel.from_pretrained(load_base(place.base), at))
+    assert torch.allclose(found, expected, atol=1e-4)
+
+
+def test_a_broken_adapter_is_told_what_is_wrong(place: Place, tmp_path: Path) -> None:
+    trained_adapter(place.base, tmp_path / "a")
+    tensors = load_file(tmp_path / "a" / WEIGHTS)
+    name = min(tensors)
+    odd = {**tensors, name: torch.full_like(tensors[name], torch.inf)}
+    save_file(odd, tmp_path / "a" / WEIGHTS, {"format": "pt"})
+    place.ann.push(tmp_path / "a", "ann/infinite", base="ann/base")
+    report = place.ann.adapter_report("ann/infinite")
+    assert report["state"] == "broken"
+    assert f"{name} has infinite or NaN elements" in " ".join(report["faults"])
+    del tensors[name]
+    save_file(tensors, tmp_path / "a" / WEIGHTS, {"format": "pt"})
+    place.ann.push(tmp_path / "a", "ann/half-there", base="ann/base")
+    assert place.ann.adapter_report("ann/half-there")["state"] == "broken"
+
+
+def test_a_model_that_is_no_adapter_has_no_report(place: Place) -> None:
+    with pytest.raises(EntryNotFound, match="is no adapter"):
+        place.ann.adapter_report("ann/base")
+
+
+def test_a_folder_is_looked_at_without_a_hub(place: Place, tmp_path: Path) -> None:
+    trained_adapter(place.base, tmp_path / "a", init_lora_weights="pissa")
+    folder = str(tmp_path / "a")
+    done = deltahub("adapter", "lint", folder, "--base", str(place.base))
+    assert done.status == 0, done.err
+    assert ": convertible" in done.out
+    (tmp_path / "a" / WEIGHTS).rename(tmp_path / "a" / "adapter_model.bin")
+    done = deltahub("adapter", "lint", folder)
+    assert done.status == 1
+    assert "pickle" in done.out

@@ -1,0 +1,240 @@
+"""Looks at an adapter when it was stored: writes a report, and converts it if that is automatic.
+
+Small adapters are also compared with their base's weights, because the configuration of some says
+that they are plain LoRA, and they are not.
+"""
+
+import logging
+from typing import Any, Final
+
+import numpy as np
+from sqlalchemy import select
+
+from deltahub.codecs._native import count_infinite, widen_words
+from deltahub.codecs.dtypes import DType
+from deltahub.codecs.errors import CodecError
+from deltahub.codecs.files.recipe import TensorRef
+from deltahub.codecs.words import WORD_KINDS
+from deltahub.methods.adapters.conversion import REPORT_FILE
+from deltahub.methods.adapters.initial.disguised import LIKELY, principal_overlap
+from deltahub.methods.adapters.inspection.report import AdapterReport, BaseAtHand, inspect_adapter
+from deltahub.methods.adapters.inspection.shapes import TensorShape
+from deltahub.methods.adapters.lora import CONFIG_FILE, WEIGHTS_FILE, changes_of
+from deltahub.methods.errors import MethodError
+from deltahub.methods.kinds.convert_adapter import ConvertAdapterArguments
+from deltahub.registry.access.caller import Caller
+from deltahub.registry.access.permissions import full_name
+from deltahub.registry.adapters.reports import write_report
+from deltahub.registry.adapters.rules import AUTO, rule_for
+from deltahub.registry.db.models import File, Repository, Revision, User
+from deltahub.registry.db.tables.trees import Entry
+from deltahub.registry.downloads.file_reader import FileReader
+from deltahub.registry.errors import RegistryError
+from deltahub.registry.packs.locations import resolve
+from deltahub.registry.registry import Registry
+from deltahub.registry.results.asked import Wish, ask
+
+log = logging.getLogger(__name__)
+
+# Larger configurations say nothing.
+_MAX_CONFIG: Final = 1 << 20
+# Paths that are looked at for folders of initial factors.
+_MAX_PATHS: Final = 10_000
+# An adapter whose values are looked at, and a weight that it is compared with, in bytes.
+_MAX_VALUES: Final = 256 << 20
+_MAX_WEIGHT: Final = 64 << 20
+# Modules that are compared with the base's weights.
+_COMPARED: Final = 2
+
+
+def inspect_stored(reg: Registry, reader: FileReader, revision_id: int) -> None:
+    """Write the report on a revision's adapter; nothing for a revision without one.
+
+    What fails here fails no ingest: the report is missing then, and the log says why.
+    """
+    try:
+        found = _Stored.of(reg, reader, revision_id)
+        if found is not None:
+            report = found.report()
+            write_report(reg, revision_id, report.state, report.model_dump(mode="json"))
+            if report.state == "convertible":
+                _convert_if_automatic(reg, revision_id)
+    except (RegistryError, CodecError, MethodError) as error:
+        log.warning("revision=%d: no report on its adapter: %s", revision_id, error)
+
+
+def _convert_if_automatic(reg: Registry, revision_id: int) -> None:
+    """Ask for the conversion in the name of whoever has pushed the adapter."""
+    with reg.db.read() as session:
+        revision = session.get(Revision, revision_id)
+        repository = None if revision is None else session.get(Repository, revision.repository_id)
+        if revision is None or repository is None or rule_for(session, repository) != AUTO:
+            return
+        user = None if revision.author_id is None else session.get(User, revision.author_id)
+        if user is None or repository.head_id != revision_id:
+            return
+        caller = Caller(user.id, user.name, user.is_admin, "write")
+        adapter = f"{full_name(session, repository)}@{revision.commit}"
+    arguments = ConvertAdapterArguments(adapter=adapter)
+    wish = Wish(arguments.kind, arguments.model_dump(mode="json"), None, arguments.inputs())
+    ask(reg, caller, wish, idempotency_key=f"convert {adapter}")
+
+
+class _Stored:
+    """An adapter in the hub, and its base."""
+
+    def __init__(self, reg: Registry, reader: FileReader, revision: Revision, title: str) -> None:
+        self._reg = reg
+        self._reader = reader
+        self._title = title
+        with reg.db.read() as session:
+            query = (
+                select(Entry.path, File)
+                .join(File, File.id == Entry.file_id)
+                .where(Entry.revision_id == revision.id)
+                .order_by(Entry.path)
+                .limit(_MAX_PATHS)
+            )
+            self._files = {path: file for path, file in session.execute(query)}
+            self._base = (
+                None
+                if revision.declared_base_revision_id is None
+                else session.get(Revision, revision.declared_base_revision_id)
+            )
+            repository = (
+                None if self._base is None else session.get(Repository, self._base.repository_id)
+            )
+            own = session.get_one(Repository, revision.repository_id)
+            if repository is not None and repository.is_private:
+                # Readers of the adapter may not be readers of the base.
+                if repository.namespace_id != own.namespace_id or not own.is_private:
+                    repository = self._base = None
+            self._domain_id = own.domain_id
+            self._base_name = "" if repository is None else full_name(session, repository)
+            self._base_domain = None if repository is None else repository.domain_id
+        self._refs = self._refs_of({WEIGHTS_FILE: self._files.get(WEIGHTS_FILE)})
+        self._base_refs = {} if self._base is None else self._refs_of(self._weights(self._base.id))
+
+    @classmethod
+    def of(cls, reg: Registry, reader: FileReader, revision_id: int) -> "_Stored | None":
+        with reg.db.read() as session:
+            revision = session.get(Revision, revision_id)
+            if revision is None:
+                return None
+            query = select(Entry.path).where(
+                Entry.revision_id == revision_id, Entry.path == CONFIG_FILE
+            )
+            if session.scalar(query) is None:
+                return None
+            name = full_name(session, session.get_one(Repository, revision.repository_id))
+        return cls(reg, reader, revision, f"{name}@{revision.commit[:8]}")
+
+    def report(self) -> AdapterReport:
+        config = self._files[CONFIG_FILE]
+        data = b"{}"
+        if config.size <= _MAX_CONFIG:
+            data = b"".join(
+                bytes(each) for each in self._reader.stream_pieces(config, 0, config.size)
+            )
+        base = None
+        if self._base is not None and self._base_refs:
+            base = BaseAtHand(self._base_name, _shapes(self._base_refs), self._base.commit)
+        report = inspect_adapter(data, _shapes(self._refs), list(self._files), base, self._title)
+        odd = self._not_finite()
+        if odd is not None:
+            fault = f"{odd} has infinite or NaN elements: push the weights of a training that ended"
+            faults = [*report.faults, f"{fault} well"]
+            report = report.model_copy(update={"faults": faults, "state": "broken"})
+        if report.state == "plain" and REPORT_FILE not in self._files and self._is_disguised():
+            report = report.model_copy(update={
+                "state": "quarantined",
+                "why": "its B spans the first singular directions of the base's weights, as that of"
+                " a PiSSA adapter does, though init_lora_weights says"
+                f" {report.init!r}: on the base itself it would add these directions twice",
+                "way_out": "say pissa in init_lora_weights of adapter_config.json, and push it"
+                " again; or push its initial factors in a folder pissa_init/ beside it, and convert"
+                " it; if it is a plain LoRA after all, `deltahub adapter rule NAME off`.",
+            })  # fmt: skip
+        return report
+
+    def _weights(self, revision_id: int) -> dict[str, File | None]:
+        """The safetensors files of a base, by path."""
+        with self._reg.db.read() as session:
+            query = (
+                select(Entry.path, File)
+                .join(File, File.id == Entry.file_id)
+                .where(Entry.revision_id == revision_id, File.kind == "safetensors")
+                .order_by(Entry.path)
+                .limit(_MAX_PATHS)
+            )
+            return {path: file for path, file in session.execute(query)}
+
+    def _refs_of(self, files: dict[str, File | None]) -> dict[str, TensorRef]:
+        return {
+            ref.name: ref
+            for file in files.values()
+            if file is not None and file.kind == "safetensors" and file.recipe_tensor_id is not None
+            for ref in self._reader.load_recipe(file).tensors()
+            if ref.name is not None
+        }
+
+    def _not_finite(self) -> str | None:
+        """The name of a tensor with values that are no numbers; None if all are, or are many."""
+        if sum(ref.size for ref in self._refs.values()) > _MAX_VALUES:
+            return None
+        for name, ref in self._refs.items():
+            if ref.dtype in DType.__members__ and DType[ref.dtype].is_float:
+                words = self._words(ref, self._domain_id)
+                if words is not None and count_infinite(WORD_KINDS[DType[ref.dtype]], words):
+                    return name
+        return None
+
+    def _is_disguised(self) -> bool:
+        """Whether the first matrices that are not too large hold the base's principal part."""
+        try:
+            changes = changes_of(self._refs.keys(), self._base_refs.keys(), self._title)
+        except MethodError:
+            return False
+        overlaps: list[float] = []
+        for name, change in changes.items():
+            base = self._base_refs[name]
+            if change.up is None or change.is_embedding or len(base.shape) != 2:
+                continue
+            if base.size > _MAX_WEIGHT or base.dtype not in ("F32", "F16", "BF16"):
+                continue
+            weight = self._values(base, self._base_domain)
+            up = self._values(self._refs[change.up], self._domain_id)
+            if weight is None or up is None:
+                continue
+            if up.shape[0] != weight.shape[0]:
+                weight = weight.T  # transposed, as of GPT-2
+            if up.shape[0] == weight.shape[0]:
+                single = np.ascontiguousarray(weight, np.float32)
+                overlaps.append(principal_overlap(single, up))
+            if len(overlaps) == _COMPARED:
+                break
+        return bool(overlaps) and min(overlaps) > LIKELY
+
+    def _values(self, ref: TensorRef, domain_id: int | None) -> Any:
+        words = self._words(ref, domain_id)
+        if words is None:
+            return None
+        dtype = DType[ref.dtype]
+        out = np.empty(ref.size // dtype.itemsize, np.float64)
+        widen_words(WORD_KINDS[dtype], words, out)
+        return out.reshape(ref.shape)
+
+    def _words(self, ref: TensorRef, domain_id: int | None) -> memoryview | None:
+        if domain_id is None:
+            return None
+        with self._reg.db.read() as session:
+            row = resolve(session, domain_id, [ref.tensor]).get(ref.tensor)
+        if row is None:
+            return None
+        words = memoryview(bytearray(ref.size))
+        self._reader.read_tensor_into(row.id, 0, words)
+        return words
+
+
+def _shapes(refs: dict[str, TensorRef]) -> dict[str, TensorShape]:
+    return {name: TensorShape(ref.dtype, ref.shape) for name, ref in refs.items()}
