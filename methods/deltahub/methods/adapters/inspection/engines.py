@@ -208,7 +208,7 @@ def _verdict(case: _Case, rules: list[EngineRule]) -> Verdict:
             version=version,
             verdict=Answer.DOES_NOT.value,
             reasons=list(case.fit.faults[:1]) or ["its files have faults"],
-            sources=[""],
+            sources=["the files of the adapter"],
         )
     found = [
         (_answer(case, rule), rule)
