@@ -128,6 +128,11 @@ def test_each_engine_answers_for_itself(case: str) -> None:
         assert not any("{" in reason for reason in verdict.reasons)
 
 
+def test_how_to_serve_an_adapter_is_not_told_where_it_cannot_be_served() -> None:
+    (reason,) = of("llama.cpp", replace(CONFIG, use_dora=True)).reasons
+    assert reason == "the converter stops at the magnitudes of DoRA"
+
+
 def test_sglang_is_told_the_alpha_that_gives_the_same_scale() -> None:
     config, fit, _ = CASES["rslora"]
     assert "lora_alpha to 128" in of("SGLang", config, fit).reasons[0]  # 128 / 16 = 32 / sqrt(16)

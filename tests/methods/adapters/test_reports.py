@@ -106,8 +106,7 @@ def test_initial_factors_beside_a_plain_adapter_are_a_note(base: BaseAtHand) -> 
     [
         (["adapter_config.json", "adapter_model.bin"], "a pickle, which the hub never opens"),
         (["adapter_config.json"], "has no adapter_model.safetensors"),
-        ([*WEIGHTS, "my_lora.safetensors"], "files of more than one adapter"),
-        ([*WEIGHTS, "adapter_config.old.json"], "files of more than one adapter"),
+        ([*WEIGHTS, "my_lora.safetensors"], "weights of more than one adapter"),
     ],
 )
 def test_a_folder_without_one_whole_adapter_is_broken(

@@ -34,6 +34,8 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "lora_ga": {"init_lora_weights": "lora_ga"},
     "corda": {"init_lora_weights": "corda"},
     "kasa": {},
+    "velora": {},
+    "qalora": {"use_qalora": True},
     "dora": {"use_dora": True},
     "pissa with dora": {"use_dora": True, "init_lora_weights": "pissa"},
     "head": {"modules_to_save": ["lm_head"]},
@@ -180,11 +182,18 @@ def _start_kasa(base: LlamaForCausalLM, options: dict[str, Any]) -> PeftModel:
     return get_peft_model(base, LoraConfig(**options, kasa_config=KasaConfig()))
 
 
+def _start_velora(base: LlamaForCausalLM, options: dict[str, Any]) -> PeftModel:
+    from peft.tuners.lora.config import VeloraConfig
+
+    return get_peft_model(base, LoraConfig(**options, velora_config=VeloraConfig(num_groups=4)))
+
+
 _PREPARE: Mapping[str, Callable[[LlamaForCausalLM, dict[str, Any]], PeftModel]] = {
     "lora_ga": _start_lora_ga,
     "corda": _start_corda,
     "eva": _start_eva,
     "kasa": _start_kasa,
+    "velora": _start_velora,
 }
 
 

@@ -208,7 +208,7 @@ def _verdict(case: _Case, rules: list[EngineRule]) -> Verdict:
             version=version,
             verdict=Answer.DOES_NOT.value,
             reasons=list(case.fit.faults[:1]) or ["its files have faults"],
-            sources=[""],
+            sources=["the files of the adapter"],
         )
     found = [
         (_answer(case, rule), rule)
@@ -216,7 +216,9 @@ def _verdict(case: _Case, rules: list[EngineRule]) -> Verdict:
         if CONDITIONS[rule.condition.name](case, rule.condition.value)
     ]
     found.sort(key=lambda each: -_FROM_BEST.index(each[0]))
-    told = [rule for _, rule in found if rule.reason]
+    obstacles = [each for each in found if each[0] in (Answer.UNKNOWN, Answer.DOES_NOT)]
+    # How to serve it tells nothing where it cannot be served.
+    told = [rule for _, rule in obstacles or found if rule.reason]
     return Verdict(
         engine=engine,
         version=version,

@@ -5,13 +5,12 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
-from deltahub.methods.adapters.lora import CONFIG_FILE, WEIGHTS_FILE
+from deltahub.methods.adapters.lora import WEIGHTS_FILE
 from deltahub.methods.adapters.names import quoted
 
 # Weights in pickle's format, which runs code when it is opened.
 _PICKLED: Final = ("adapter_model.bin", "adapter_model.pt", "adapter_model.pth")
 _INIT: Final = re.compile(rf"([^/]+_init)/{re.escape(WEIGHTS_FILE)}")
-_CONFIG: Final = re.compile(r"adapter_config.*\.json")
 _WEIGHTS: Final = re.compile(r"(?i)[^/]*(adapter|lora)[^/]*\.safetensors")
 
 
@@ -26,14 +25,13 @@ class Folder:
 def look_at(files: Collection[str], title: str) -> Folder:
     """What lies in an adapter's folder. files: all paths in it, from the folder on."""
     here = sorted(path for path in files if "/" not in path)
-    configs = [path for path in here if _CONFIG.fullmatch(path)]
     weights = [path for path in here if _WEIGHTS.fullmatch(path)]
     faults = []
-    if len(configs) > 1 or len(weights) > 1:
-        several = ", ".join(quoted(path) for path in (configs if len(configs) > 1 else weights)[:5])
+    if len(weights) > 1:
+        several = ", ".join(map(quoted, weights[:5]))
         faults.append(
-            f"{title} has files of more than one adapter in a folder ({several}), and PEFT reads"
-            f" {CONFIG_FILE} and {WEIGHTS_FILE} alone: put each adapter in a folder of its own"
+            f"{title} has weights of more than one adapter in a folder ({several}), and PEFT reads"
+            f" {WEIGHTS_FILE} alone: put each adapter in a folder of its own"
         )
     if WEIGHTS_FILE not in here:
         pickled = [path for path in _PICKLED if path in here]
