@@ -12,7 +12,7 @@ ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 def _row_of(table: str) -> sa.Column[int]:
     name = {"namespaces": "namespace_id", "repositories": "repository_id"}[table]
     target = sa.ForeignKey(f"{table}.id", ondelete="CASCADE")
-    return sa.Column(name, sa.BigInteger(), target, nullable=True, unique=True)
+    return sa.Column(name, ID, target, nullable=True, unique=True)
 
 
 def upgrade() -> None:
@@ -20,7 +20,7 @@ def upgrade() -> None:
         "adapter_reports",
         sa.Column(
             "revision_id",
-            sa.BigInteger(),
+            ID,
             sa.ForeignKey("revisions.id", ondelete="CASCADE"),
             primary_key=True,
             autoincrement=False,

@@ -52,6 +52,12 @@ class EntryNotFound(NotFound):
     code = "entry_not_found"
 
 
+class AdapterQuarantined(HubError):
+    """The weights of an adapter that every reader would load wrong, with the way out."""
+
+    code = "adapter_quarantined"
+
+
 class UploadNotFound(NotFound):
     code = "upload_not_found"
 

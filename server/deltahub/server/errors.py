@@ -58,7 +58,7 @@ STATUS_OF: Mapping[str, int] = {
     "name_taken": 409,
     "ref_moved": 412,
     "not_ready": 409,
-    "adapter_quarantined": 409,
+    "adapter_quarantined": 403,
     "upload_offset_mismatch": 409,
     "delta_cycle": 409,
     "invalid_request": 422,

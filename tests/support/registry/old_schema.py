@@ -26,8 +26,10 @@ INSERT INTO {table} SELECT r.id, e.path, e.file_id, e.mode FROM {owner} r
 """
 
 
-# What version 0011 added, as SQL that takes it away.
+# What versions 0011 and 0011a added, as SQL that takes it away.
 MORE_LISTS = (
+    "DROP TABLE adapter_reports",
+    "DROP TABLE conversion_rules",
     *(f"DROP INDEX ix_repositories_{order}{scope}" for order in ("size", "saved")
       for scope in ("", "_in")),
     *(f"ALTER TABLE repositories DROP COLUMN {name}" for name in ("logical_bytes", "saved_bytes")),

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from deltahub.client.api.endpoints import Api
 from deltahub.client.api.jobs import wait_for_job
-from deltahub.client.api.parsing import field_of
+from deltahub.client.api.parsing import field_of, object_of
 from deltahub.client.api.wire import LARGE_ANSWER
-from deltahub.client.errors import BadResponse, InvalidArgument
+from deltahub.client.errors import InvalidArgument
 from deltahub.client.progress import Progress, Silent
 from deltahub.client.records import Job, LogLine
 
@@ -225,7 +225,7 @@ class Asking:
         answer = self._api.transport.call(
             "GET", f"/v1/comparisons/{found}{part}", query=query, limit=LARGE_ANSWER
         )
-        return answer.read(_object)
+        return answer.read(object_of)
 
     def jobs(
         self, *, state: str | None = None, kind: str | None = None, limit: int = 100
@@ -236,9 +236,3 @@ class Asking:
     def running_job(self, job_id: str) -> RunningJob:
         """A job by its id, to wait for it, cancel or retry it."""
         return RunningJob(self._api, self._api.get_job(job_id))
-
-
-def _object(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise BadResponse("it is not an object")
-    return value

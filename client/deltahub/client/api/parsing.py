@@ -75,6 +75,13 @@ def field_of(value: Any, key: str, hint: Any) -> Any:
     return _named(key, _reader(hint), value[key])
 
 
+def object_of(value: Any) -> dict[str, Any]:
+    """An object of JSON as it is. BadResponse for anything else."""
+    if not isinstance(value, dict):
+        raise BadResponse("it is not an object")
+    return value
+
+
 def items_of(kind: type[_T], value: Any, key: str = "items") -> list[_T]:
     """A list of records in an object."""
     return [*field_of(value, key, tuple[kind, ...])]  # type: ignore[valid-type]  # mypy: a variable

@@ -15,7 +15,7 @@ from deltahub.registry.catalog.refs import find_ref, resolve_revision
 from deltahub.registry.db.models import Repository, Revision
 from deltahub.registry.db.session import ReadSession, repository_key
 from deltahub.registry.db.shared.retried import retried
-from deltahub.registry.db.tables.adapters import AdapterReportRow
+from deltahub.registry.db.tables.comparisons import AdapterReportRow
 from deltahub.registry.errors import AdapterQuarantined, EntryNotFound
 from deltahub.registry.registry import Registry
 

@@ -10,7 +10,7 @@ from deltahub.registry.access.permissions import namespace_role
 from deltahub.registry.access.repositories import load_repository
 from deltahub.registry.db.models import Namespace, Repository
 from deltahub.registry.db.session import ReadSession
-from deltahub.registry.db.tables.adapters import ConversionRule
+from deltahub.registry.db.tables.comparisons import ConversionRule
 from deltahub.registry.errors import Forbidden, InvalidRequest
 from deltahub.registry.registry import Registry
 

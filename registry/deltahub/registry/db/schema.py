@@ -14,7 +14,6 @@ from sqlalchemy import Connection, inspect, text
 from deltahub.registry.db.opening.migration_lock import migration_lock
 from deltahub.registry.db.opening.running import refuse_while_running
 from deltahub.registry.db.session import Database
-from deltahub.registry.db.tables import adapters as adapters
 from deltahub.registry.db.tables import comparisons as comparisons
 from deltahub.registry.db.tables import jobs as jobs
 from deltahub.registry.db.tables import leases as leases

@@ -39,6 +39,9 @@ _KINDS: Final = {
     "revision_not_found": "RevisionNotFound",
     "entry_not_found": "EntryNotFound",
     "not_supported": "NotImplemented",
+    # The one kind of refusal whose sentence a download shows at once; after others it speaks of the
+    # connection.
+    "adapter_quarantined": "GatedRepo",
 }
 _MAX_SENTENCE: Final = 500
 _NO_TOKEN: Final = (

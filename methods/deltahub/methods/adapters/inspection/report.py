@@ -39,9 +39,9 @@ class ReportedBase(BaseModel):
 
 
 class AdapterReport(BaseModel):
-    """What an adapter is, and what can be done with it."""
+    """What an adapter is, and what can be done with it. A newer hub may tell more."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="ignore", frozen=True)
 
     version: int = 1
     title: str

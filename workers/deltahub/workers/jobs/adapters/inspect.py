@@ -44,7 +44,7 @@ _MAX_PATHS: Final = 10_000
 _MAX_VALUES: Final = 256 << 20
 _MAX_WEIGHT: Final = 64 << 20
 # Modules that are compared with the base's weights.
-_COMPARED: Final = 2
+_COMPARED: Final = 4
 
 
 def inspect_stored(reg: Registry, reader: FileReader, revision_id: int) -> None:
@@ -213,7 +213,7 @@ class _Stored:
                 overlaps.append(principal_overlap(single, up))
             if len(overlaps) == _COMPARED:
                 break
-        return bool(overlaps) and min(overlaps) > LIKELY
+        return bool(overlaps) and sum(overlaps) / len(overlaps) > LIKELY
 
     def _values(self, ref: TensorRef, domain_id: int | None) -> Any:
         words = self._words(ref, domain_id)
