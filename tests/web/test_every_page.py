@@ -5,50 +5,10 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import Browser
 
-from support.web.browsing import THEMES, WIDTHS, take_picture, visitor
+from support.web.browsing import THEMES, WIDTHS, visitor
 from support.web.filled_hub import FilledHub
-
-# name of the picture -> path. For everybody, and for the administrator.
-PUBLIC = {
-    "home": "/",
-    "search": "/?q=haiku",
-    "nothing-found": "/?q=nothing-has-this-name",
-    "namespace": "/admin",
-    "model": "/admin/haiku",
-    "merged-model": "/admin/poems",
-    "files": "/admin/haiku/tree/main",
-    "text": "/admin/haiku/blob/main/README.md",
-    "weights": "/admin/haiku/blob/main/model.safetensors",
-    "commits": "/admin/haiku/commits/main",
-    "refs": "/admin/poems/refs",
-    "tensors": "/admin/haiku/tensors/main",
-    "lineage": "/admin/base/lineage",
-    "use": "/admin/haiku/use",
-    "compare": "/admin/haiku/compare",
-    "report": "/-/reports/admin/poems",
-    "login": "/-/login",
-}
-OF_ADMIN = {
-    "new": "/-/new",
-    "upload": "/-/upload/admin/haiku",
-    "model-settings": "/admin/haiku/settings",
-    "profile": "/-/settings",
-    "password": "/-/settings/password",
-    "sessions": "/-/settings/sessions",
-    "tokens": "/-/settings/tokens",
-    "organizations": "/-/settings/organizations",
-    "jobs": "/-/jobs",
-    "new-merge": "/-/jobs/new/merge",
-    "new-comparison": "/-/jobs/new/compare",
-    "admin-overview": "/-/admin",
-    "admin-jobs": "/-/admin/jobs",
-    "admin-storage": "/-/admin/storage",
-    "admin-quotas": "/-/admin/storage/namespaces",
-    "admin-users": "/-/admin/access/users",
-    "admin-tokens": "/-/admin/access/tokens",
-    "admin-audit": "/-/admin/access/audit",
-    "admin-settings": "/-/admin/settings",
-}
+from support.web.pages import OF_ADMIN, PUBLIC
+from support.web.pictures import take_picture
 
 
 @pytest.mark.parametrize("name", PUBLIC)

@@ -6,6 +6,7 @@ from playwright.sync_api import Browser, Dialog, Page, expect
 
 from support.web.browsing import Visitor, visitor
 from support.web.filled_hub import FilledHub
+from support.web.pictures import take_picture
 
 PASSWORD = "correct horse battery staple"
 
@@ -42,6 +43,7 @@ def test_a_new_user_comes_in_by_the_link_and_changes_the_password(
     with visitor(browser, hub.url) as person:
         page = person.open(link.removeprefix(hub.url))
         person.check_accessible()
+        take_picture(page, "invitation-laptop-light")
         page.get_by_label("Password").fill(PASSWORD)
         page.get_by_role("button", name="Set it and log in").click()
         expect(page.locator("header summary")).to_contain_text("newcomer")

@@ -2,8 +2,9 @@
 
 from playwright.sync_api import Browser, expect
 
-from support.web.browsing import take_picture, visitor
+from support.web.browsing import visitor
 from support.web.filled_hub import FilledHub
+from support.web.pictures import take_picture
 
 
 def test_a_merge_is_estimated_started_and_followed_to_its_model(
@@ -19,7 +20,10 @@ def test_a_merge_is_estimated_started_and_followed_to_its_model(
         page.get_by_label("EMR").check()
         page.get_by_label("New model").fill("admin/live")
         page.get_by_role("button", name="Estimate first").click()
-        page.get_by_role("button", name="Start it").click(timeout=60_000)
+        expect(page.get_by_role("button", name="Start it")).to_be_visible(timeout=60_000)
+        person.check_accessible()
+        take_picture(page, "estimate-laptop-light")
+        page.get_by_role("button", name="Start it").click()
         page.wait_for_url("**/-/jobs/*")
         page.evaluate("window.isTheSamePage = true")
         # Its state changes under the eyes of the person, without a new page.
@@ -29,7 +33,6 @@ def test_a_merge_is_estimated_started_and_followed_to_its_model(
         assert page.evaluate("window.isTheSamePage")
         expect(page.locator("#log li").first).to_be_visible()
         person.check_accessible()
-        take_picture(page, "merge-done")
         page.get_by_role("heading", level=1).locator("a").click()
         page.wait_for_url(f"{hub.url}/admin/live")
         expect(page.get_by_role("heading", level=1)).to_contain_text("live")

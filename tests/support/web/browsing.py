@@ -1,6 +1,5 @@
 """A real browser that visits a hub, and holds every page to the rules of all pages."""
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -111,15 +110,3 @@ def visitor(
             found.check()
     finally:
         context.close()
-
-
-def take_picture(page: Page, name: str) -> None:
-    """Take a picture if DELTAHUB_PICTURES names a folder: there, of what docs/dashboard.md shows.
-
-    DELTAHUB_ALL_PICTURES=1 takes one of every page.
-    """
-    folder = os.environ.get("DELTAHUB_PICTURES")
-    is_shown = f"pictures/{name}.png" in (ROOT / "docs" / "dashboard.md").read_text()
-    if folder and (is_shown or os.environ.get("DELTAHUB_ALL_PICTURES")):
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        page.screenshot(path=Path(folder) / f"{name}.png", full_page=not is_shown)

@@ -12,8 +12,8 @@ import torch
 
 from benchmarks.scale.run import fill
 from deltahub.registry import Registry, Settings
-from deltahub.registry.access import tokens, users
-from support.models.model_folders import base_tensors, tuned_tensors, write_model
+from deltahub.registry.access import organizations, tokens, users
+from support.models.model_folders import N_PARTS, base_tensors, tuned_tensors, write_model
 from support.service.hub import ServedHub, served_hub
 
 N_GENERATED: Final = 2000
@@ -57,7 +57,7 @@ class FilledHub:
 
 @contextmanager
 def filled_hub(folder: Path, *, n_generated: int = N_GENERATED) -> Iterator[FilledHub]:
-    """Start a hub, push a family of trained models, and merge two of them.
+    """Start a hub, push a family of trained models, one of them twice, and merge two of them.
 
     n_generated: further repositories, with a card each.
     """
@@ -68,11 +68,16 @@ def filled_hub(folder: Path, *, n_generated: int = N_GENERATED) -> Iterator[Fill
     with Registry.open(Settings(data_dir=data)) as reg:
         users.create_user(reg, "ida")
         guest = tokens.create_token(reg, "ida", "write", "tests")
+        organizations.create_organization(reg, "lyrics")
+        organizations.add_member(reg, "lyrics", "admin", "admin")
+        organizations.add_member(reg, "lyrics", "ida", "write")
     with served_hub(data, token=token) as hub:
         for name in ("base", "haiku", "sonnet", "limerick"):
             options = [] if name == "base" else ["--base", "admin/base"]
             private = ["--private"] if name == "limerick" else []
             run(hub, token, models, "push", name, f"admin/{name}", *options, *private)
+        _train_longer(models / "haiku")
+        run(hub, token, models, "push", "haiku", "admin/haiku", "-m", "Train the last layer longer")
         run(
             hub, token, models, "merge", "emr", "--base", "admin/base", "admin/haiku",
             "admin/sonnet", "--name", "admin/poems",
@@ -105,3 +110,16 @@ def _write_family(models: Path) -> None:
         more = "" if name == "base" else "base_model: admin/base\n"
         card = _CARD.format(title=name.title(), name=f"admin/{name}", more=more)
         (folder / "README.md").write_text(card)
+
+
+def _train_longer(folder: Path) -> None:
+    """Change what a second push of a model changes: a number in its card, and some tensors."""
+    card = folder / "README.md"
+    text = card.read_text()
+    longer = {
+        name: tensor
+        for name, tensor in tuned_tensors(2e-4).items()
+        if name.startswith(f"model.{N_PARTS - 1}.")
+    }
+    write_model(folder, tuned_tensors(1e-4) | longer)
+    card.write_text(text.replace("0.81", "0.84"))

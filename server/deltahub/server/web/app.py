@@ -20,7 +20,7 @@ from deltahub.server.web.model import pages as model
 from deltahub.server.web.settings import pages as settings
 
 # In order: the first route that matches answers. Models come last, as their names match most.
-_MODULES: Final = (
+MODULES: Final = (
     home, login, openid, invitation, new_model,
     *settings.MODULES, *jobs.MODULES, *admin.MODULES,
     namespace, *model.MODULES,
@@ -40,7 +40,7 @@ def create_web_app(hub: Hub, monitoring: Monitoring) -> FastAPI:
     app.add_api_route("/-/assets/{name}", assets.get_asset, methods=["GET", "HEAD"])
     for old, new in ELSEWHERE.items():
         app.add_api_route(old, _redirect(new), methods=["GET", "HEAD"])
-    for module in _MODULES:
+    for module in MODULES:
         app.include_router(module.router)
     return app
 

@@ -68,6 +68,14 @@ def test_an_estimate_comes_first_and_the_job_it_starts_once_reports_with_picture
     assert ann.get("/-/reports/ann/base").status == 404
 
 
+def test_a_merge_leads_to_its_report_and_other_models_to_none(family: Family, ann: Browser) -> None:
+    job = asked(family, ann, name="ann/linked", now="1")
+    assert family.hub.wait_for_job(job)["state"] == "done"
+    for reader in (Browser(family.hub.url), ann):
+        assert 'href="/-/reports/ann/linked"' in reader.get("/ann/linked").text
+        assert "/-/reports/" not in reader.get("/ann/base").text
+
+
 def test_a_stream_goes_on_after_the_line_that_the_page_has(family: Family, ann: Browser) -> None:
     job = asked(family, ann, name="ann/streamed", now="1")
     family.hub.wait_for_job(job)
@@ -167,6 +175,7 @@ def test_a_file_that_only_looks_like_a_report_is_none(family: Family) -> None:
         files = {"merge_report.json": text, "model.safetensors": tiny.to_file(tiny.base())}
         family.hub.commit("ann/odd", files, family.token)
         assert guest.get("/-/reports/ann/odd").status == 404
+        assert "/-/reports/" not in guest.get("/ann/odd").text
 
 
 def test_a_kind_without_a_form_gets_one_from_its_arguments() -> None:

@@ -246,7 +246,11 @@ def test_a_model_without_commits_says_how_to_begin(world: World) -> None:
 def test_files_that_wait_for_their_ingest_are_shown_as_pending(world: World) -> None:
     world.hub.create("admin/pending")
     body = json.dumps({"model_type": "tiny"}).encode()
-    world.hub.commit("admin/pending", {"config.json": body, "data.bin": bytes(1 << 16)})
+    large = bytes(1 << 16)
+    files = {"config.json": body, "data.bin": large, "merge_report.json": large}
+    world.hub.commit("admin/pending", files)
+    page = world.stranger.get("/admin/pending")
+    assert (page.status, "/-/reports/" in page.body) == (200, False)
     rows = _rows(world.stranger.get("/admin/pending/tree/main"))
     assert all("pending" in row for row in rows)
     assert "tiny" in world.stranger.get("/admin/pending/blob/main/config.json").text

@@ -22,6 +22,8 @@ from deltahub.server.streaming.client_slots import client_key
 from deltahub.server.streaming.events import Event, EventStream
 from deltahub.server.streaming.job_watch import JobLook
 from deltahub.server.tables.jobs import fraction_of
+from deltahub.server.web.account.login import local_path
+from deltahub.server.web.forms import FormDep
 from deltahub.server.web.jobs.kinds import KindPages, arguments_of, pages_of
 from deltahub.server.web.jobs.lists import required
 from deltahub.server.web.rendering import render, text_of
@@ -122,10 +124,10 @@ async def watch_job(
 
 
 @router.post("/{job_id}/cancel")
-def cancel_job(job_id: str, hub: HubDep, viewer: CallerDep) -> Response:
-    """Ask a job to stop."""
+def cancel_job(job_id: str, hub: HubDep, viewer: CallerDep, form: FormDep) -> Response:
+    """Ask a job to stop. The form may name the page to go to, by default the job's."""
     requests.cancel_job(hub.registry, viewer, job_id)
-    return RedirectResponse(f"/-/jobs/{job_id}", 303)
+    return RedirectResponse(local_path(form.get("next", f"/-/jobs/{job_id}")), 303)
 
 
 @router.post("/{job_id}/retry")

@@ -16,6 +16,7 @@ from deltahub.registry.reports.model.lists import ModelLine, describe_model
 from deltahub.server.body_limits import BoundedRoute
 from deltahub.server.hub import CallerDep, HubDep
 from deltahub.server.web.content.markdown import render_card
+from deltahub.server.web.jobs.reports import has_report
 from deltahub.server.web.model.common import load_at
 from deltahub.server.web.rendering import render
 
@@ -47,6 +48,7 @@ def show_model(
         text = read_small(hub.reader, found[CARD], MAX_CARD_BYTES)
         shown["card"] = text and render_card(text, found[CARD].sha256, at.model.name, at.name)
     shown |= {"line": line, "last": last, "n_commits": len(chain), "chips": _chips(line)}
+    shown["has_report"] = has_report(hub, at.row)
     return render(request, hub, viewer, "model/overview.html", **shown)
 
 
