@@ -1,8 +1,9 @@
 """`make demo`: train a base and three fine-tunes, push them, pull them back, prove it bit for bit.
 
-Merge the fine-tunes, and load each task with a stock client. Then back the hub up, lose it, restore
-it, and prove every model again. Everything lies in a temporary folder and runs on loopback; nothing
-stays behind. `make demo-web` keeps the hub running until it is interrupted.
+Merge the fine-tunes, and load each task with a stock client; convert a PiSSA adapter, and load it
+with one, too. Then back the hub up, lose it, restore it, and prove every model again. Everything
+lies in a temporary folder and runs on loopback; nothing stays behind. `make demo-web` keeps the hub
+running until it is interrupted.
 """
 
 import argparse
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.demo import models
+from benchmarks.demo.adapter import convert_adapter, print_adapter
 from benchmarks.demo.merging import merge, print_merge
 from benchmarks.demo.picture import Stored, draw_family
 from benchmarks.hub import EmbeddedHub, HubFailed, run_cli, run_json, stop_in_order
@@ -89,6 +91,10 @@ def main() -> int:
                 say("merging the fine-tunes, and loading each task with transformers alone ...")
                 tunes = {row.repository: row.folder for row in rows[1:]}
                 merged = merge(hub, rows[0].repository, tunes, f"{NAMESPACE}/merged", scratch)
+                say("training a PiSSA adapter with PEFT, converting and loading it ...")
+                adapted = scratch / "adapted"
+                adapted.mkdir()
+                adapter = convert_adapter(hub, rows[0].repository, f"{NAMESPACE}/adapter", adapted)
                 say("backing up, while it serves ...")
                 backup = scratch / "backup"
                 run_cli(["backup", "--to", str(backup), "--data-dir", str(hub.data_dir)], {})
@@ -108,11 +114,14 @@ def main() -> int:
             return 1
     print_table(rows, stored, metadata, family_bytes, time.monotonic() - began)
     print_merge(merged)
+    print_adapter(adapter)
     say(NEXT)
     if arguments.picture is not None:
         family = [Stored(row.name, row.size_bytes, row.stored_bytes) for row in rows]
         arguments.picture.write_text(draw_family(family, stored))
-    return 0 if all(not row.faults for row in rows) else 1
+    if adapter.fault is not None:
+        say(f"\nFAILED: {adapter.fault}")
+    return 0 if all(not row.faults for row in rows) and adapter.fault is None else 1
 
 
 def keep(hub: EmbeddedHub) -> None:

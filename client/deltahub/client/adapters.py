@@ -1,19 +1,28 @@
 """Asking the hub for init kits of adapters, and for conversions."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from deltahub.client.api.asking import Asking, Priority, RunningJob
 from deltahub.client.api.parsing import object_of
 from deltahub.client.api.wire import LARGE_ANSWER
-from deltahub.client.names import namespace_name, repository_path
+from deltahub.client.errors import InvalidArgument
+from deltahub.client.names import named_revision, namespace_name, repository_path
 
 if TYPE_CHECKING:
+    from deltahub.methods.adapters.comparison import AdapterComparison
+    from deltahub.methods.adapters.factors import Factors
     from deltahub.methods.kinds.pissa_init import FactorDtype
 
 
-class Adapters(Asking):
-    """The part of `Hub` that asks for jobs about adapters."""
+class Adapters(Asking, ABC):
+    """The part of `Hub` that looks at adapters, and asks for jobs about them."""
+
+    @abstractmethod
+    def pull(self, name: str, *, revision: str = "main") -> Path:
+        """The local folder of a revision."""
 
     def adapter_report(self, name: str, revision: str = "main") -> dict[str, Any]:
         """What the hub found out about an adapter (docs/adapters.md).
@@ -25,6 +34,25 @@ class Adapters(Asking):
             "GET", path, query={"revision": revision}, limit=LARGE_ANSWER
         )
         return answer.read(object_of)
+
+    def compare_adapters(self, first: str, second: str) -> "AdapterComparison":
+        """How alike two plain LoRA adapters are: `namespace/name[@revision]` each, or a folder.
+
+        InvalidArgument if one is no plain LoRA, or they change no module of one name and shape.
+        """
+        from deltahub.client.local.adapters import factors_of
+        from deltahub.methods.adapters.comparison import compare_adapters
+
+        def load(target: str) -> "tuple[str, dict[str, Factors]]":
+            if Path(target).is_dir():
+                return target, factors_of(Path(target))
+            name, revision = named_revision(target)
+            return target, factors_of(self.pull(name, revision=revision or "main"))
+
+        try:
+            return compare_adapters(load(first), load(second))
+        except ValueError as exc:
+            raise InvalidArgument(f"{first} and {second} cannot be compared: {exc}") from exc
 
     def set_conversion_rule(self, target: str, convert: str) -> None:
         """Say whether adapters of `namespace` or `namespace/name` are converted: ask, auto, off."""
@@ -137,4 +165,19 @@ class Adapters(Asking):
         }
         return self.ask(
             "extract_adapter", arguments, priority=priority, idempotency_key=idempotency_key
+        )
+
+    def merge_adapter(
+        self,
+        adapter: str,
+        *,
+        base: str | None = None,
+        dry_run: bool = False,
+        priority: Priority = "normal",
+        idempotency_key: str | None = None,
+    ) -> RunningJob:
+        """Offer an adapter as a full model on the branch `merged` of its repository."""
+        arguments = {"adapter": adapter, "base": base, "dry_run": dry_run}
+        return self.ask(
+            "merge_adapter", arguments, priority=priority, idempotency_key=idempotency_key
         )

@@ -218,6 +218,23 @@ class Hub(Adapters, Finding, History):
         finally:
             index.close()
 
+    def pull_base(
+        self, name: str, revision: str = "main", *, progress: Progress | None = None
+    ) -> PullResult:
+        """Pull the base that a revision names, at the commit it was pushed with, into the cache.
+
+        For an adapter this is the model that it is loaded on. InvalidArgument if the revision names
+        none, or one that the hub lacks or you may not read.
+        """
+        declared = self.revision(name, revision).base
+        if declared.declared is None or declared.commit is None:
+            said = "names no base"
+            if declared.declared is not None:
+                said = f"names {declared.declared} as its base, which you cannot read here"
+            raise InvalidArgument(f"{name}@{revision} {said}: pull without its base")
+        base = declared.declared.partition("@")[0]
+        return self.pull_with_report(base, revision=declared.commit, progress=progress)
+
     def pull_together(
         self, names: Sequence[str], *, progress: Progress | None = None
     ) -> list[PullResult]:

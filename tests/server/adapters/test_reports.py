@@ -157,3 +157,37 @@ def test_a_folder_is_looked_at_without_a_hub(place: Place, tmp_path: Path) -> No
     done = deltahub("adapter", "lint", folder)
     assert done.status == 1
     assert "pickle" in done.out
+
+
+def test_an_adapter_is_pulled_with_its_base(place: Place, tmp_path: Path) -> None:
+    expected = pushed(place, tmp_path / "a", "ann/both")
+    done = deltahub("pull", "ann/both", "--with-base", environment=place.environment)
+    assert done.status == 0, done.err
+    adapter, base = done.out.split()
+    found = logits(PeftModel.from_pretrained(load_base(Path(base)), adapter))
+    assert torch.allclose(found, expected, atol=1e-5)
+    told = deltahub("pull", "ann/both", "--with-base", "--json", environment=place.environment)
+    assert told.json()["base"]["repository"] == "ann/base"
+    refused = deltahub("pull", "ann/base", "--with-base", environment=place.environment)
+    assert refused.status == 2
+    assert "names no base" in refused.err
+
+
+def test_adapters_are_compared_by_name_and_folder(place: Place, tmp_path: Path) -> None:
+    pushed(place, tmp_path / "a", "ann/one")
+    trained_adapter(place.base, tmp_path / "b", r=2)
+    done = deltahub(
+        "adapter", "compare", "ann/one", str(tmp_path / "b"), "--json",
+        environment=place.environment,
+    )  # fmt: skip
+    assert done.status == 0, done.err
+    told = done.json()
+    assert len(told["modules"]) == 8
+    assert all(0 < each["output_overlap"] < 1 for each in told["modules"])
+    same = place.ann.compare_adapters("ann/one", str(tmp_path / "a"))
+    assert same.cosine == pytest.approx(1)
+    trained_adapter(place.base, tmp_path / "c", init_lora_weights="pissa")
+    refused = deltahub("adapter", "compare", "ann/one", str(tmp_path / "c"),
+                       environment=place.environment)  # fmt: skip
+    assert refused.status == 2
+    assert "changed its base" in refused.err

@@ -175,6 +175,7 @@ COMMANDS = {
     "pissa_init": ("pissa", "init"),
     "convert_adapter": ("adapter", "convert"),
     "extract_adapter": ("adapter", "extract"),
+    "merge_adapter": ("adapter", "merge"),
 }
 
 

@@ -138,6 +138,7 @@ def _is_empty(folder: Path) -> bool:
 )
 @click.option("--no-links", is_flag=True, help="Read nothing from the hub's object store itself.")
 @click.option("--no-bases", is_flag=True, help="Pull no base first, even if that moves less.")
+@click.option("--with-base", is_flag=True, help="Also pull the base that the model names.")
 @hub_options
 @_stopping_at_once()
 def pull(
@@ -148,6 +149,7 @@ def pull(
     sha256: bool,
     no_links: bool,
     no_bases: bool,
+    with_base: bool,
     hub: Hub,
     output: Output,
 ) -> None:
@@ -157,7 +159,7 @@ def pull(
     base. Every byte is verified. Repeat it after an interruption: what has arrived stays.
     """
     if len(names) > 1:
-        if revision or to or overwrite or sha256 or no_links or no_bases:
+        if revision or to or overwrite or sha256 or no_links or no_bases or with_base:
             raise click.UsageError("several models are pulled without further options")
         results = hub.pull_together(names, progress=output.progress())
         for each in results:
@@ -165,6 +167,9 @@ def pull(
         output.result({"items": results}, *(str(each.path) for each in results))
         return
     name, revision = split_revision(names[0], revision)
+    base = hub.pull_base(name, revision, progress=output.progress()) if with_base else None
+    if base is not None:
+        _note_sizes(base, output)
     result = hub.pull_with_report(
         name,
         revision=revision,
@@ -183,7 +188,11 @@ def pull(
         output.note(f"replaced yours: {', '.join(result.replaced)}")
     if result.left:
         output.note(f"left there by an earlier pull: {', '.join(result.left)}")
-    output.result(result, str(result.path))
+    if base is None:
+        output.result(result, str(result.path))
+    else:
+        shown = {**vars(result), "base": base}
+        output.result(shown, str(result.path), str(base.path))
 
 
 def _note_sizes(result: PullResult, output: Output) -> None:

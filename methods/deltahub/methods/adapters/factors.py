@@ -33,11 +33,14 @@ class Factors:
         left, right = np.linalg.qr(self.up)[1], np.linalg.qr(self.down.T)[1]
         return float(np.linalg.norm(left @ right.T))
 
+    def inner(self, other: "Factors") -> float:
+        """The sum of products of the elements of two updates of one shape."""
+        return float(((self.up.T @ other.up) * (self.down @ other.down.T)).sum())
+
     def cosine(self, other: "Factors") -> float:
         """The cosine of the angle between two updates of one shape; 0 if one is zero."""
-        inner = float(((self.up.T @ other.up) * (self.down @ other.down.T)).sum())
         norms = self.norm * other.norm
-        return inner / norms if norms else 0.0
+        return self.inner(other) / norms if norms else 0.0
 
     def scaled(self, factor: float) -> "Factors":
         """The factors of the update times a factor, which B takes."""

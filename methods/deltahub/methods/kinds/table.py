@@ -5,6 +5,7 @@ from deltahub.methods.kinds.convert_adapter import ConvertAdapterArguments
 from deltahub.methods.kinds.extract_adapter import ExtractAdapterArguments
 from deltahub.methods.kinds.kind import JobArguments
 from deltahub.methods.kinds.merge import MergeArguments
+from deltahub.methods.kinds.merge_adapter import MergeAdapterArguments
 from deltahub.methods.kinds.pissa_init import PissaInitArguments
 
 KINDS: dict[str, type[JobArguments]] = {
@@ -13,6 +14,7 @@ KINDS: dict[str, type[JobArguments]] = {
         CompareArguments,
         ConvertAdapterArguments,
         ExtractAdapterArguments,
+        MergeAdapterArguments,
         MergeArguments,
         PissaInitArguments,
     )

@@ -8,9 +8,9 @@ from sqlalchemy import select
 from deltahub.registry.access.caller import Caller
 from deltahub.registry.access.repositories import load_repository
 from deltahub.registry.catalog.commit import commit
-from deltahub.registry.catalog.entries import entries_at
-from deltahub.registry.catalog.operations import AddFile, CopyFile, Operation
-from deltahub.registry.catalog.refs import create_ref, find_ref
+from deltahub.registry.catalog.entries import entries_at, list_entries
+from deltahub.registry.catalog.operations import AddFile, CopyFile, DeleteFile, Operation
+from deltahub.registry.catalog.refs import create_ref, find_ref, resolve_revision
 from deltahub.registry.db.models import File
 from deltahub.registry.db.session import repository_key
 from deltahub.registry.db.shared.retried import retried
@@ -22,18 +22,23 @@ from deltahub.registry.uploads.small_files import SmallFiles
 
 @dataclass(frozen=True)
 class Addition:
-    """A commit on a branch. parent: the commit that the branch must be at. tag: a name that the
-    parent gets. files: path -> row of a made file; texts: path -> contents. base: `namespace/name`.
+    """A commit on a branch, on top of a commit that the job has read.
+
+    parent: the commit that the branch must be at; of a branch that is_whole, where it begins.
+    tag: a name that the parent gets. files: path -> row of a file that the job has made or read;
+    texts: path -> contents. base: `namespace/name[@revision]`. is_whole: the branch has these files
+    and no others, whatever it had before.
     """
 
     name: str
     branch: str
     parent: str
-    tag: str
     message: str
     files: Mapping[str, int]
     texts: Mapping[str, bytes]
     base: str | None
+    tag: str | None = None
+    is_whole: bool = False
 
 
 def add_commit(reg: Registry, caller: Caller, addition: Addition) -> str:
@@ -48,10 +53,14 @@ def add_commit(reg: Registry, caller: Caller, addition: Addition) -> str:
     operations: list[Operation] = [AddFile(path, *each) for path, each in sizes.items()]
     made = _held(reg, caller, addition)
     operations += [CopyFile(path, sha256) for path, sha256 in made.items()]
+    parent = addition.parent
+    if addition.is_whole:
+        parent, others = _other_files(reg, caller, addition)
+        operations += [DeleteFile(path) for path in others]
     try:
         head = commit(
-            reg, caller, addition.name, addition.branch, operations, addition.message,
-            addition.parent, addition.base,
+            reg, caller, addition.name, addition.branch, operations, addition.message, parent,
+            addition.base,
         ).commit  # fmt: skip
     except RefMoved:
         wanted = made | {path: sha256 for path, (sha256, _) in sizes.items()}
@@ -59,16 +68,27 @@ def add_commit(reg: Registry, caller: Caller, addition: Addition) -> str:
         if known is None:
             raise
         head = known
-    if not _is_tagged(reg, caller, addition):
+    if addition.tag is not None and not _is_tagged(reg, caller, addition, addition.tag):
         create_ref(reg, caller, addition.name, "tag", addition.tag, addition.parent)
     return head
 
 
-def _is_tagged(reg: Registry, caller: Caller, addition: Addition) -> bool:
+def _is_tagged(reg: Registry, caller: Caller, addition: Addition, tag: str) -> bool:
     with reg.db.read() as session:
         repository = load_repository(session, caller, addition.name, "write")
-        tagged = find_ref(session, repository, "tag", addition.tag)
+        tagged = find_ref(session, repository, "tag", tag)
         return tagged is not None and tagged.commit == addition.parent
+
+
+def _other_files(reg: Registry, caller: Caller, addition: Addition) -> tuple[str, list[str]]:
+    """(the commit that the branch is at or begins at, its files that the addition does not have)"""
+    with reg.db.read() as session:
+        repository = load_repository(session, caller, addition.name, "write")
+        head = find_ref(session, repository, "branch", addition.branch)
+        before = head or resolve_revision(session, repository, addition.parent)
+        wanted = addition.files.keys() | addition.texts.keys()
+        paths = [entry.path for entry in list_entries(session, before)]
+        return before.commit, [path for path in paths if path not in wanted]
 
 
 @retried

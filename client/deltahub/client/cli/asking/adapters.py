@@ -5,13 +5,14 @@ from pathlib import Path
 import click
 
 from deltahub.client.cli.asking.command import command_of
-from deltahub.client.cli.output import Output, hub_options
+from deltahub.client.cli.output import Output, hub_options, table
 from deltahub.client.hub import Hub
 from deltahub.client.local.adapters import lint_folder
 from deltahub.client.names import named_revision
 from deltahub.methods.adapters.inspection.report import AdapterReport
 from deltahub.methods.kinds.convert_adapter import ConvertAdapterArguments
 from deltahub.methods.kinds.extract_adapter import ExtractAdapterArguments
+from deltahub.methods.kinds.merge_adapter import MergeAdapterArguments
 from deltahub.methods.kinds.pissa_init import PissaInitArguments
 
 
@@ -53,6 +54,28 @@ def lint(target: str, base: Path | None, hub: Hub, output: Output) -> None:
 
 
 @adapter.command()
+@click.argument("first", metavar="FOLDER|NAME[@REVISION]")
+@click.argument("second", metavar="FOLDER|NAME[@REVISION]")
+@hub_options
+def compare(first: str, second: str, hub: Hub, output: Output) -> None:
+    """Tell how alike two plain LoRA adapters are, module by module."""
+    found = hub.compare_adapters(first, second)
+    rows = [["module", "cosine", "inputs shared", "outputs shared", "norm ratio"]]
+    rows += [
+        [
+            each.module,
+            f"{each.cosine:.3f}",
+            f"{each.input_overlap:.1%}",
+            f"{each.output_overlap:.1%}",
+            "-" if each.norm_ratio is None else f"{each.norm_ratio:.2f}",
+        ]
+        for each in found.modules
+    ]
+    lines = [*found.sentences(), "", *table(rows, right=frozenset({1, 2, 3, 4}))]
+    output.result(found.model_dump(mode="json"), *lines)
+
+
+@adapter.command()
 @click.argument("target", metavar="NAMESPACE[/NAME]")
 @click.argument("convert", type=click.Choice(["ask", "auto", "off"]))
 @hub_options
@@ -69,3 +92,4 @@ def rule(target: str, convert: str, hub: Hub, output: Output) -> None:
 pissa.add_command(command_of(PissaInitArguments, ("base",)), "init")
 adapter.add_command(command_of(ConvertAdapterArguments, ("adapter",)), "convert")
 adapter.add_command(command_of(ExtractAdapterArguments, ("model", "name")), "extract")
+adapter.add_command(command_of(MergeAdapterArguments, ("adapter",)), "merge")

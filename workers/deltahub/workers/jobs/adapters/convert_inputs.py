@@ -31,7 +31,7 @@ from deltahub.registry.results.asked import Granted, granted, readable_revision
 from deltahub.registry.results.inputs import InputModel, load_model, read_input
 from deltahub.workers.compute.context import ComputeContext
 from deltahub.workers.compute.time_limit import time_limit
-from deltahub.workers.jobs.adapters.declared_base import base_of
+from deltahub.workers.jobs.adapters.declared_base import base_of, refuse_hidden_base
 from deltahub.workers.jobs.adapters.tensors import read_matrix, read_values
 
 # Longest time to match the patterns of an adapter with all of its modules.
@@ -155,16 +155,7 @@ def _base(
 ) -> InputModel:
     """The base, if a part of its weights may be stored with the adapter."""
     base = base_of(context, grant.caller, adapter, row)
-    if base.is_private and not adapter.is_private:
-        raise CannotAdapt(
-            f"{base.title} is private, and a conversion would put a part of its weights into"
-            f" {adapter.name}, which is public: make the adapter private first"
-        )
-    if base.is_private and base.domain_id != adapter.domain_id:
-        raise CannotAdapt(
-            f"{base.title} is private in another namespace, and its weights stay there: push the"
-            " adapter to that namespace"
-        )
+    refuse_hidden_base(base, adapter)
     return base
 
 

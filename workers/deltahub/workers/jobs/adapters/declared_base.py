@@ -31,3 +31,17 @@ def base_of(
         # The user may have lost the right to read it since the model was pushed.
         readable_revision(context.registry, caller, f"{base.name}@{base.commit}")
     return base
+
+
+def refuse_hidden_base(base: InputModel, adapter: InputModel) -> None:
+    """CannotAdapt if readers of the adapter would read a part of a base that is not theirs."""
+    if base.is_private and not adapter.is_private:
+        raise CannotAdapt(
+            f"{base.title} is private, and the result would put a part of its weights into"
+            f" {adapter.name}, which is public: make the adapter private first"
+        )
+    if base.is_private and base.domain_id != adapter.domain_id:
+        raise CannotAdapt(
+            f"{base.title} is private in another namespace, and its weights stay there: push the"
+            " adapter to that namespace"
+        )

@@ -1,7 +1,7 @@
 """Adapters among the models of a merge: they are merged into the base first."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -66,23 +66,47 @@ def merge_adapter(context: ComputeContext, arguments: dict[str, Any]) -> dict[st
     """
     grant = granted(context.registry, context.job_id)
     models = inputs_of(context, grant.revisions)
-    base, adapter = models[0], models[arguments["number"]]
+    both = (models[0], models[arguments["number"]])
+    return merge_tensors(context, both, grant.domain_id, arguments["first"])
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """What an adapter does. changes: tensor of the base -> how; alphas: of each module."""
+
+    config: LoraConfig
+    changes: Mapping[str, Change]
+    alphas: Mapping[str, float]
+
+
+def parsed(context: ComputeContext, base: InputModel, adapter: InputModel) -> Parsed:
+    """The adapter's configuration for this base. CannotMerge if it is no plain LoRA of it."""
     config = parse_config(
         read_input(context.registry, context.reader, adapter, CONFIG_FILE), adapter.title
     )
     changes = changes_of(adapter.tensors.keys(), base.tensors.keys(), adapter.title)
     with time_limit(MATCHING_S, f"matching alpha_pattern of {adapter.title}"):
-        scales = config.scales_of({change.module for change in changes.values()})
-    names = [name for name in base.tensors if name in changes]
-    position: int = arguments["first"]
+        alphas = config.scales_of({change.module for change in changes.values()})
+    return Parsed(config, changes, alphas)
+
+
+def merge_tensors(
+    context: ComputeContext, models: tuple[InputModel, InputModel], domain_id: int, first: int
+) -> dict[str, Any]:
+    """Store tensors of base plus adapter, a pack of them, from number `first` on.
+
+    models: base and adapter. {"next": as in the passes, "tensors": name -> content id in hex}
+    """
+    base, adapter = models
+    found = parsed(context, base, adapter)
+    names = [name for name in base.tensors if name in found.changes]
+    position = first
     made: dict[str, str] = {}
-    with MadePack(context.registry, context.reader, grant.domain_id, context.job_id) as pack:
+    with MadePack(context.registry, context.reader, domain_id, context.job_id) as pack:
         while position < len(names) and pack.size_bytes < context.registry.settings.pack_bytes:
             name = names[position]
-            content = _merge_tensor(
-                context, (base, adapter), name, (scales, config, changes[name]), pack
-            )
-            made[name] = content.hex()
+            rule = (found.alphas, found.config, found.changes[name])
+            made[name] = _merge_tensor(context, models, name, rule, pack).hex()
             position += 1
             context.report(f"merge {adapter.name}", position, len(names))
         pack.store(max(base.tensors[name].depth for name in names) + 1)
