@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from deltahub.client import JobFailed
 from deltahub.client.transfer import pissa_model
-from support.adapters.place import Place
+from support.adapters.place import Place, report_of
 from support.adapters.tuning import load_base, logits, train, trained_adapter
 
 
@@ -168,3 +168,23 @@ def test_the_config_says_what_the_result_is(place: Place, tmp_path: Path) -> Non
     report = json.loads((folder / "conversion.json").read_text())
     assert report["init"] == "pissa"
     assert report["error"] == 0
+
+
+def test_a_private_base_leaves_no_trace_in_a_public_adapter(place: Place, tmp_path: Path) -> None:
+    place.ann.push(place.base, "ann/secret", private=True)
+    trained_adapter(place.base, tmp_path / "a", init_lora_weights="pissa")
+    place.ann.push(tmp_path / "a", "ann/open", base="ann/secret")
+    assert report_of(place, "ann/open")["base"]["commit"] is None
+    with pytest.raises(JobFailed, match="is private, and the result would put a part"):
+        place.ann.convert_adapter("ann/open").wait()
+    place.ann.set_private("ann/open", True)
+    place.ann.convert_adapter("ann/open").wait()
+
+
+def test_an_adapter_whose_base_is_not_here_says_so(place: Place, tmp_path: Path) -> None:
+    trained_adapter(place.base, tmp_path / "a", init_lora_weights="pissa")
+    place.ann.push(tmp_path / "a", "ann/orphan", base="ann/nowhere")
+    assert report_of(place, "ann/orphan")["state"] == "quarantined"
+    with pytest.raises(JobFailed, match=r"names ann/nowhere as its base, which this hub lacks"):
+        place.ann.convert_adapter("ann/orphan").wait()
+    place.ann.convert_adapter("ann/orphan", base="ann/base").wait()

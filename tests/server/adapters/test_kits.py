@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from deltahub.client import InvalidArgument, JobFailed
+from deltahub.client import Hub, InvalidArgument, InvalidRequest, JobFailed, RepositoryNotFound
 from deltahub.client.transfer import pissa_model
 from support.adapters.place import Place
 from support.adapters.tuning import load_base, logits, train
@@ -127,3 +127,34 @@ def test_a_quantized_kit_loses_less_than_the_quantization_alone(place: Place) ->
 
     plain = lost(once, "plain_error")
     assert lost(often, "fitted_error") < lost(once, "fitted_error") < plain
+
+
+def test_a_quantized_kit_loads_what_its_errors_were_measured_on(place: Place) -> None:
+    result = place.ann.pissa_init("ann/base", rank=RANK, quant="nf4").wait().result
+    assert result is not None
+    model = pissa_model(place.ann, "ann/base", kit=result["name"])
+    base = load_file(place.base / "model.safetensors")
+    for told in result["kit"]["modules"]:
+        layer = model.get_submodule(f"base_model.model.{told['module']}")
+        update = layer.get_delta_weight("default").detach()
+        acts = layer.get_base_layer().weight.detach() + update
+        lost = torch.linalg.matrix_norm(base[f"{told['module']}.weight"] - acts, ord="nuc")
+        assert float(lost) == pytest.approx(told["fitted_error"], rel=1e-3)
+
+
+def test_a_kit_of_a_private_base_is_private_and_stays_in_its_namespace(place: Place) -> None:
+    place.ann.push(place.base, "ann/hidden", private=True)
+    kit = place.ann.pissa_init("ann/hidden", rank=RANK).wait().result
+    assert kit is not None
+    assert place.ann.repository(kit["name"]).private
+    with Hub(place.hub.url, place.hub.user("eve")) as eve:
+        with pytest.raises(RepositoryNotFound):
+            eve.repository(kit["name"])
+        with pytest.raises(RepositoryNotFound):
+            eve.pissa_init("ann/hidden", rank=RANK)
+        # The same weights in public: she makes a kit of her own, in her namespace.
+        own = eve.pissa_init("ann/base", rank=3).wait().result
+        assert own is not None
+        assert own["name"].startswith("eve/base-pissa-r3")
+    with pytest.raises(InvalidRequest, match="is private"):
+        place.ann.pissa_init("ann/hidden", rank=RANK, private=False)

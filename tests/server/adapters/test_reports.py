@@ -1,6 +1,5 @@
 """What the hub finds out about adapters when they are pushed, and what it does about it."""
 
-import contextlib
 import json
 import time
 from pathlib import Path
@@ -14,7 +13,7 @@ from peft import PeftModel
 from safetensors.torch import load_file, save_file
 
 from deltahub.client.errors import EntryNotFound, Forbidden
-from support.adapters.place import Place
+from support.adapters.place import Place, report_of
 from support.adapters.tuning import load_base, logits, trained_adapter
 from support.service.client_process import deltahub
 
@@ -26,15 +25,6 @@ def pushed(place: Place, folder: Path, name: str, **options: Any) -> torch.Tenso
     place.ann.push(folder, name, base="ann/base")
     report_of(place, name)
     return expected
-
-
-def report_of(place: Place, name: str) -> dict[str, Any]:
-    """The report, which is written a moment after a push whose files the hub knew."""
-    for _ in range(300):
-        with contextlib.suppress(EntryNotFound):
-            return place.ann.adapter_report(name)
-        time.sleep(0.1)
-    raise AssertionError(f"{name} has no report")
 
 
 @pytest.mark.parametrize(

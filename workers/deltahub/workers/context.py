@@ -12,6 +12,7 @@ from deltahub.registry.jobs import queue
 from deltahub.registry.jobs.owners import JobLost
 from deltahub.registry.jobs.transient import code_of, is_transient
 from deltahub.registry.registry import Registry
+from deltahub.registry.sizes import human_size
 from deltahub.registry.storage.base import StoreError
 from deltahub.workers.compute.process import ComputeProcess
 from deltahub.workers.failures import JobCancelled, StepFailed
@@ -92,6 +93,11 @@ class JobContext:
     def peak_bytes(self) -> int:
         """Memory that the compute process took at most, in this attempt."""
         return 0 if self._compute_process is None else self._compute_process.peak_bytes
+
+    def tell_memory(self) -> None:
+        """A step that logs the memory that the compute process took."""
+        told = f"the compute process took at most {human_size(self.peak_bytes)} of memory"
+        self.step("tell the memory", lambda: self.log(told))
 
     def log(self, text: str) -> None:
         """Append a line to the job's log."""

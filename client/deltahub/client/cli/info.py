@@ -1,11 +1,13 @@
 """`deltahub info`: how a revision is stored."""
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 
 from deltahub.client.cli.output import Output, hub_options, split_revision, table
+from deltahub.client.errors import HubError
 from deltahub.client.hub import Hub
 from deltahub.client.progress import human_size
 
@@ -35,7 +37,24 @@ def info(name: str, revision: str | None, brief: bool, hub: Hub, output: Output)
     found = hub.info(name, revision, brief=brief)
     if brief:
         found = {**found, "files": [_without_tensors(file) for file in found.get("files", [])]}
-    output.result(found, *_describe(name, found))
+    adapter = None
+    if any(file.get("path") == "adapter_config.json" for file in found.get("files", [])):
+        with contextlib.suppress(HubError):  # an older hub, or one that has not looked at it yet
+            adapter = hub.adapter_report(name, revision)
+    shown = found if adapter is None else {**found, "adapter": adapter}
+    output.result(shown, *_describe(name, found), *_describe_adapter(adapter))
+
+
+def _describe_adapter(adapter: Mapping[str, Any] | None) -> list[str]:
+    if adapter is None:
+        return []
+    lines = ["", f"adapter: {adapter.get('state')}, started as {adapter.get('init')}"]
+    served = [f"{each['engine']}: {each['verdict']}" for each in adapter.get("verdicts") or []]
+    return [
+        *lines,
+        *served,
+        *([f"way out: {adapter['way_out']}"] if adapter.get("way_out") else []),
+    ]
 
 
 def _describe(name: str, found: Mapping[str, Any]) -> list[str]:

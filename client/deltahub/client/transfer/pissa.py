@@ -43,6 +43,9 @@ def pissa_model(
     load: how to load it from a folder; by default AutoModelForCausalLM.from_pretrained in the dtype
     of the file. task_type: of PEFT.
 
+    With a kit of QPiSSA the base's weights are the quantized residual, as values of their dtype.
+    The training sees what a 4-bit model has, and takes the memory of one that is not quantized.
+
     What `save_pretrained` writes names the kit (`deltahub_kit` in adapter_config.json), so that the
     hub can convert it to a plain LoRA at any time. InvalidArgument if kit and model do not fit, or
     without peft and transformers; the errors of `Hub.pull` and `Hub.pissa_init`.
@@ -70,11 +73,6 @@ def pissa_model(
         raise InvalidArgument(f"{kit} is no init kit: make one by `deltahub pissa init {base}`")
     config = json.loads((folder / "adapter_config.json").read_text("utf-8"))
     told = json.loads((folder.parent / "kit.json").read_text("utf-8"))
-    if told.get("quant") is not None and model is None:
-        raise InvalidArgument(
-            f"{kit} is a kit of QPiSSA ({told['quant']}): give the base as model=, and quantize its"
-            " residual yourself, or take a kit without quant"
-        )
     if model is None:
         base_name, base_revision = named_revision(base)
         path = hub.pull(base_name, revision=base_revision or "main", progress=progress)
@@ -83,7 +81,8 @@ def pissa_model(
         )
         model = read(path)
     adapted = _adapted(model, config, f"{name}@{commit}", told["base"], task_type)
-    _start(adapted, folder / "adapter_model.safetensors", told["alpha"] / told["rank"])
+    scale, is_quantized = told["alpha"] / told["rank"], told.get("quant") == "nf4"
+    _start(adapted, folder / "adapter_model.safetensors", scale, is_quantized=is_quantized)
     return adapted
 
 
@@ -135,7 +134,7 @@ def _present(model: Any, targets: list[str]) -> list[str]:
     return found
 
 
-def _start(adapted: "PeftModel", weights: Path, scale: float) -> None:
+def _start(adapted: "PeftModel", weights: Path, scale: float, *, is_quantized: bool) -> None:
     """Put the factors into the adapter, and take them from the base."""
     import torch
     from peft.tuners.lora import LoraLayer
@@ -158,6 +157,8 @@ def _start(adapted: "PeftModel", weights: Path, scale: float) -> None:
             down = kit.get_tensor(left.pop(fits[0]))
             up = kit.get_tensor(f"{_PREFIX}{fits[0]}.lora_B.weight")
             _split(layer, name, (down, up), scale)
+            if is_quantized:
+                _quantize(layer)
     if left:
         raise InvalidArgument(
             f"the model lacks {len(left)} modules of the kit, such as {min(left)}: give the base"
@@ -192,3 +193,17 @@ def _split(
     if layer.fan_in_fan_out:
         product = product.T
     weight.data = (weight.data.to(torch.float32) - product).to(weight.dtype)
+
+
+def _quantize(layer: Any) -> None:
+    """The base's weight becomes what it is in NF4: the same values, in the dtype that it has."""
+    import torch
+
+    from deltahub.methods.quantization.nf4 import round_trip
+
+    weight = layer.get_base_layer().weight
+    # The kit was fitted to the weight as outputs x inputs, whose rows have blocks of their own.
+    matrix = weight.data.T if layer.fan_in_fan_out else weight.data
+    values = torch.from_numpy(round_trip(matrix.to("cpu", torch.float32).contiguous().numpy()))
+    values = values.T if layer.fan_in_fan_out else values
+    weight.data = values.to(weight.device, weight.dtype)

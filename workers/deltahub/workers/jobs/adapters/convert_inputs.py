@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from pydantic import ValidationError
 
 from deltahub.methods.adapters.conversion import REPORT_FILE
 from deltahub.methods.adapters.factors import Factors
@@ -15,6 +16,7 @@ from deltahub.methods.adapters.initial.principal import (
     initial_factors,
     principal_spectrum,
 )
+from deltahub.methods.adapters.kit import KIT_FILE, Kit
 from deltahub.methods.adapters.lora import (
     CONFIG_FILE,
     WEIGHTS_FILE,
@@ -193,7 +195,8 @@ def _initial(
     if row is not None:
         # A kit holds them in its folder, and an adapter that was saved before training as its own.
         whole = _with_folder(context, row)
-        return f"{whole.title}", _of_model(context, whole, base, models[0])
+        source = f"{whole.title}{_of_quantized(context, whole)}"
+        return source, _of_model(context, whole, base, models[0])
     folders = _init_folders(adapter)
     if len(folders) > 1:
         raise CannotAdapt(
@@ -211,6 +214,20 @@ def _initial(
             " support: train it again with another init_lora_weights"
         )
     return f"computed from {base.title}", _of_base(context, base, config, scales, adapter)
+
+
+def _of_quantized(context: ComputeContext, model: InputModel) -> str:
+    """What a kit of QPiSSA means for the result, in words; "" for any other."""
+    if not any(file.path == KIT_FILE for file in model.files):
+        return ""
+    try:
+        data = read_input(context.registry, context.reader, model, KIT_FILE)
+        quant = Kit.model_validate_json(data).quant
+    except ValidationError:
+        return ""
+    if quant is None:
+        return ""
+    return f", whose base was quantized to {quant}: the result is for the base as it is"
 
 
 def _init_folders(adapter: InputModel) -> list[str]:

@@ -37,6 +37,7 @@ def convert_adapter(context: JobContext, payload: dict[str, Any]) -> dict[str, A
     error = max(part["error"] for part in made)
     given = {"row": row, "rank": rank, "error": error}
     result: dict[str, Any] = context.compute("commit", f"{_STEPS}:publish", given, (0.99, 1))
+    context.tell_memory()
     return result
 
 

@@ -46,6 +46,7 @@ def extract_adapter(context: JobContext, payload: dict[str, Any]) -> dict[str, A
     sums = {key: sum(part[key] for part in made) for key in ("lost", "changed")}
     given = {"row": row, "rank": rank, "sums": sums}
     result: dict[str, Any] = context.compute("publish", f"{_STEPS}:publish", given, (0.99, 1))
+    context.tell_memory()
     return result
 
 

@@ -5,6 +5,7 @@ that they are plain LoRA, and they are not.
 """
 
 import logging
+from hashlib import sha256
 from typing import Any, Final
 
 import numpy as np
@@ -17,6 +18,7 @@ from deltahub.codecs.files.recipe import TensorRef
 from deltahub.codecs.words import WORD_KINDS
 from deltahub.methods.adapters.conversion import REPORT_FILE
 from deltahub.methods.adapters.initial.disguised import LIKELY, principal_overlap
+from deltahub.methods.adapters.inspection.config import parse_adapter_config
 from deltahub.methods.adapters.inspection.report import AdapterReport, BaseAtHand, inspect_adapter
 from deltahub.methods.adapters.inspection.shapes import TensorShape
 from deltahub.methods.adapters.lora import CONFIG_FILE, WEIGHTS_FILE, changes_of
@@ -56,7 +58,8 @@ def inspect_stored(reg: Registry, reader: FileReader, revision_id: int) -> None:
         found = _Stored.of(reg, reader, revision_id)
         if found is not None:
             report = found.report()
-            write_report(reg, revision_id, report.state, report.model_dump(mode="json"))
+            told = {**report.model_dump(mode="json"), "base_digest": found.base_digest}
+            write_report(reg, revision_id, report.state, told)
             if report.state == "convertible":
                 _convert_if_automatic(reg, revision_id)
     except (RegistryError, CodecError, MethodError) as error:
@@ -138,7 +141,9 @@ class _Stored:
             )
         base = None
         if self._base is not None and self._base_refs:
-            base = BaseAtHand(self._base_name, _shapes(self._base_refs), self._base.commit)
+            shapes = _shapes(self._base_refs)
+            differs = self._was_another(data, self._base)
+            base = BaseAtHand(self._base_name, shapes, self._base.commit, differs)
         report = inspect_adapter(data, _shapes(self._refs), list(self._files), base, self._title)
         odd = self._not_finite()
         if odd is not None:
@@ -156,6 +161,29 @@ class _Stored:
                 " it; if it is a plain LoRA after all, `deltahub adapter rule NAME off`.",
             })  # fmt: skip
         return report
+
+    @property
+    def base_digest(self) -> str | None:
+        """Names the base's weights, whatever its other files are; None without a base."""
+        return _digest_of(self._base_refs) if self._base_refs else None
+
+    def _was_another(self, config: bytes, base: Revision) -> bool:
+        """Whether the configuration names another commit of the base, with other weights."""
+        try:
+            pinned = parse_adapter_config(config, self._title).revision
+        except MethodError:
+            return False  # the report says so
+        if pinned is None or pinned == base.commit:
+            return False
+        with self._reg.db.read() as session:
+            query = select(Revision).where(
+                Revision.repository_id == base.repository_id, Revision.commit == pinned
+            )
+            other = session.scalar(query)
+        if other is None:
+            return False
+        refs = self._refs_of(self._weights(other.id))
+        return bool(refs) and _digest_of(refs) != self.base_digest
 
     def _weights(self, revision_id: int) -> dict[str, File | None]:
         """The safetensors files of a base, by path."""
@@ -238,3 +266,11 @@ class _Stored:
 
 def _shapes(refs: dict[str, TensorRef]) -> dict[str, TensorShape]:
     return {name: TensorShape(ref.dtype, ref.shape) for name, ref in refs.items()}
+
+
+def _digest_of(refs: dict[str, TensorRef]) -> str:
+    """SHA-256 over the names and content ids of all tensors."""
+    digest = sha256()
+    for name, ref in sorted(refs.items()):
+        digest.update(name.encode() + b"\0" + ref.tensor)
+    return digest.hexdigest()

@@ -44,6 +44,7 @@ def pissa_init(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
     row = context.compute("file", f"{_STEPS}:make_file", {"made": made}, (_MADE, 0.99))
     given = {"row": row, "modules": modules, "key": checked["key"], "name": checked["name"]}
     result: dict[str, Any] = context.compute("publish", f"{_STEPS}:publish", given, (0.99, 1))
+    context.tell_memory()
     return result
 
 

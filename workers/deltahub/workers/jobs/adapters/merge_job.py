@@ -40,4 +40,5 @@ def merge_adapter(context: JobContext, payload: dict[str, Any]) -> dict[str, Any
         files[path] = context.compute(f"file {path}", f"{_STEPS}:make_file", given, span)
     given = {"files": files, "tensors": tensors}
     result: dict[str, Any] = context.compute("commit", f"{_STEPS}:publish", given, (_HASHED, 1))
+    context.tell_memory()
     return result

@@ -20,7 +20,6 @@ from typing import Any, Final
 from deltahub.methods.kinds.merge import COMPARE, MergeArguments
 from deltahub.methods.merging import emr
 from deltahub.methods.merging.estimate import Estimate
-from deltahub.methods.sizes import human_size
 from deltahub.workers.context import JobContext
 from deltahub.workers.jobs.merge.compared import compared
 from deltahub.workers.jobs.merge.passes.outcomes import STATIC_METHODS
@@ -78,8 +77,7 @@ def merge(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
                 files[task] = _make_files(run, task, paths, tensors[task], span)
     given = {"counts": checked["counts"], "sums": sums, "tensors": tensors, "files": files}
     result: dict[str, Any] = run.compute("publish", f"{_HERE}.publish:publish", given, (_MADE, 1))
-    memory = f"the compute process took at most {human_size(context.peak_bytes)} of memory"
-    context.step("tell the memory", lambda: context.log(memory))
+    context.tell_memory()
     return result
 
 
