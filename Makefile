@@ -70,10 +70,10 @@ test: install check
 # Each has one test that tries it out in `make test`.
 # What has thousands of cases: the same things in every order, dtype, set of kernels and place of a
 # failure. `make test` has each of them in its commonest form: tests/system, tests/codecs/test_vectors.py,
-# tests/server/jobs/test_merging.py, tests/client/push.
-EXHAUSTIVE := tests/client/hostile tests/codecs/masks tests/codecs/native tests/registry/bases \
-	tests/registry/lineage tests/registry/maintenance tests/registry/reencode \
-	tests/registry/stores tests/workers/merge
+# tests/server/jobs/test_merging.py, tests/client/push, tests/methods/adapters.
+EXHAUSTIVE := tests/client/hostile tests/client/push/routes tests/codecs/masks tests/codecs/native \
+	tests/registry/bases tests/registry/lineage tests/registry/maintenance tests/registry/reencode \
+	tests/registry/stores tests/server/adapters tests/workers/merge
 
 test-exhaustive: install
 	$(PY) -m pytest -n 2 --dist worksteal $(EXHAUSTIVE)

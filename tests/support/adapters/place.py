@@ -2,13 +2,17 @@
 
 import contextlib
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from deltahub.client import Hub
 from deltahub.client.errors import EntryNotFound
-from support.service.hub import RunningHub
+from support.adapters.tuning import write_base
+from support.service.hub import RunningHub, running_hub
 
 
 @dataclass(frozen=True)
@@ -33,3 +37,16 @@ def report_of(place: Place, name: str) -> dict[str, Any]:
             return place.ann.adapter_report(name)
         time.sleep(0.1)
     raise AssertionError(f"{name} has no report")
+
+
+@contextlib.contextmanager
+def adapter_place(root: Path) -> Iterator[Place]:
+    """Run one in a folder."""
+    with pytest.MonkeyPatch.context() as patch, running_hub(root / "data", with_worker=True) as hub:
+        patch.setenv("DELTAHUB_CACHE", str(root / "cache"))
+        patch.setenv("HF_HOME", str(root / "hf"))
+        token = hub.user("ann")
+        base = write_base(root / "base")
+        with Hub(hub.url, token) as ann:
+            ann.push(base, "ann/base")
+            yield Place(hub, ann, token, base)
