@@ -42,9 +42,14 @@ log = logging.getLogger(__name__)
 _MAX_CONFIG: Final = 1 << 20
 # Paths that are looked at for folders of initial factors.
 _MAX_PATHS: Final = 10_000
-# An adapter whose values are looked at, and a weight that it is compared with, in bytes.
-_MAX_VALUES: Final = 256 << 20
-_MAX_WEIGHT: Final = 64 << 20
+# Bytes of a tensor that is looked at, of an adapter and of its base. With copies in other types it
+# takes some times as much of the worker's memory.
+_MAX_FACTOR: Final = 64 << 20
+_MAX_WEIGHT: Final = 32 << 20
+# Of all tensors of an adapter whose values are looked at.
+_MAX_VALUES: Final = 1 << 30
+# Elements that are doubles at once.
+_BLOCK: Final = 1 << 20
 # Modules that are compared with the base's weights.
 _COMPARED: Final = 4
 
@@ -207,24 +212,26 @@ class _Stored:
         }
 
     def _not_finite(self) -> str | None:
-        """The name of a tensor with values that are no numbers; None if all are, or are many."""
+        """The name of a tensor with values that are no numbers; None if all are, or it is large."""
         if sum(ref.size for ref in self._refs.values()) > _MAX_VALUES:
             return None
         for name, ref in self._refs.items():
-            if ref.dtype in DType.__members__ and DType[ref.dtype].is_float:
+            is_float = ref.dtype in DType.__members__ and DType[ref.dtype].is_float
+            if is_float and ref.size <= _MAX_FACTOR:
                 words = self._words(ref, self._domain_id)
                 if words is not None and count_infinite(WORD_KINDS[DType[ref.dtype]], words):
                     return name
         return None
 
     def _is_disguised(self) -> bool:
-        """Whether the first matrices that are not too large hold the base's principal part."""
+        """Whether the smallest matrices hold the base's principal part."""
         try:
             changes = changes_of(self._refs.keys(), self._base_refs.keys(), self._title)
         except MethodError:
             return False
         overlaps: list[float] = []
-        for name, change in changes.items():
+        # The smallest tell as much as any, and fit into the memory of a worker that stores pushes.
+        for name, change in sorted(changes.items(), key=lambda item: self._base_refs[item[0]].size):
             base = self._base_refs[name]
             if change.up is None or change.is_embedding or len(base.shape) != 2:
                 continue
@@ -237,8 +244,7 @@ class _Stored:
             if up.shape[0] != weight.shape[0]:
                 weight = weight.T  # transposed, as of GPT-2
             if up.shape[0] == weight.shape[0]:
-                single = np.ascontiguousarray(weight, np.float32)
-                overlaps.append(principal_overlap(single, up))
+                overlaps.append(principal_overlap(np.ascontiguousarray(weight), up))
             if len(overlaps) == _COMPARED:
                 break
         return bool(overlaps) and sum(overlaps) / len(overlaps) > LIKELY
@@ -248,8 +254,12 @@ class _Stored:
         if words is None:
             return None
         dtype = DType[ref.dtype]
-        out = np.empty(ref.size // dtype.itemsize, np.float64)
-        widen_words(WORD_KINDS[dtype], words, out)
+        out = np.empty(ref.size // dtype.itemsize, np.float32)
+        for first in range(0, len(out), _BLOCK):
+            part = words[first * dtype.itemsize : (first + _BLOCK) * dtype.itemsize]
+            wide = np.empty(len(part) // dtype.itemsize, np.float64)
+            widen_words(WORD_KINDS[dtype], part, wide)
+            out[first : first + _BLOCK] = wide
         return out.reshape(ref.shape)
 
     def _words(self, ref: TensorRef, domain_id: int | None) -> memoryview | None:
