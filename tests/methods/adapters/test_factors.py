@@ -9,7 +9,7 @@ from deltahub.methods.adapters.comparison import compare_adapters
 from deltahub.methods.adapters.conversion import fitted, update_of
 from deltahub.methods.adapters.extraction import rank_within, tails
 from deltahub.methods.adapters.factors import Factors, difference, spectrum_of
-from deltahub.methods.adapters.initial.disguised import LIKELY, principal_overlap
+from deltahub.methods.adapters.initial.disguised import LIKELY, principal_cosine
 from deltahub.methods.adapters.initial.olora import olora_factors
 from deltahub.methods.adapters.initial.principal import (
     initial_factors,
@@ -154,14 +154,20 @@ def test_qpissa_loses_less_with_each_iteration() -> None:
     assert 0 < lost[0].reduction < lost[2].reduction < 1
 
 
-def test_principal_directions_are_told_from_random_ones() -> None:
+def test_a_principal_part_is_told_from_other_updates() -> None:
     weight = decaying()
     start = initial_factors(principal_spectrum(weight, 6, iterations=8), 6, 1.0)
     rng = np.random.default_rng(1)
-    trained = start.up + 0.01 * rng.normal(size=start.up.shape) * np.abs(start.up).mean()
-    assert principal_overlap(weight, trained) > LIKELY
-    assert principal_overlap(weight, rng.normal(size=start.up.shape)) < LIKELY / 2
-    assert principal_overlap(weight, rng.normal(size=(60, 60))) == 0
+    learnt = 0.1 * rng.normal(size=start.up.shape) * np.abs(start.up).mean()
+    trained = Factors(start.down, start.up + learnt)
+    assert principal_cosine(weight, trained) > LIKELY
+    for rank in (6, 30, 50):  # random directions of so high a rank span most of what there is
+        other = Factors(rng.normal(size=(rank, 90)), rng.normal(size=(60, rank)))
+        assert principal_cosine(weight, other) < LIKELY / 2
+    # What a conversion makes of it contains the principal directions, and is no principal part.
+    assert principal_cosine(weight, difference(trained, start)) < LIKELY
+    assert principal_cosine(weight, Factors(np.ones((60, 90)), np.ones((60, 60)))) == 0
+    assert principal_cosine(np.full_like(weight, np.nan), trained) == 0
 
 
 def test_adapters_are_compared_by_what_they_do() -> None:

@@ -1,6 +1,7 @@
 """Adapters that changed their base become plain LoRA of the base itself, whoever loads them."""
 
 import json
+import shutil
 import warnings
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 from huggingface_hub import HfApi, snapshot_download
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
-from deltahub.client import JobFailed
+from deltahub.client import Hub, JobFailed
 from deltahub.client.transfer import pissa_model
 from support.adapters.place import Place, report_of
 from support.adapters.tuning import load_base, logits, train, trained_adapter
@@ -133,8 +134,6 @@ def test_what_cannot_be_converted_is_refused_with_the_way_out(
 def test_an_adapter_of_another_base_is_refused(place: Place, tmp_path: Path) -> None:
     trained_adapter(place.base, tmp_path / "adapter", init_lora_weights="pissa")
     path = tmp_path / "adapter" / "adapter_model.safetensors"
-    from safetensors.torch import save_file
-
     torch.manual_seed(1)
     save_file({k: torch.randn_like(v) for k, v in load_file(path).items()}, path, {"format": "pt"})
     push_by_hf(place, tmp_path / "adapter", "ann/stranger")
@@ -143,8 +142,6 @@ def test_an_adapter_of_another_base_is_refused(place: Place, tmp_path: Path) -> 
 
 
 def test_a_number_that_is_none_is_refused(place: Place, tmp_path: Path) -> None:
-    from safetensors.torch import save_file
-
     trained_adapter(place.base, tmp_path / "adapter", init_lora_weights="pissa")
     path = tmp_path / "adapter" / "adapter_model.safetensors"
     tensors = load_file(path)
@@ -188,3 +185,70 @@ def test_an_adapter_whose_base_is_not_here_says_so(place: Place, tmp_path: Path)
     with pytest.raises(JobFailed, match=r"names ann/nowhere as its base, which this hub lacks"):
         place.ann.convert_adapter("ann/orphan").wait()
     place.ann.convert_adapter("ann/orphan", base="ann/base").wait()
+
+
+def test_embeddings_biases_and_copies_of_the_base_stay(place: Place, tmp_path: Path) -> None:
+    expected = trained_adapter(
+        place.base, tmp_path / "a", init_lora_weights="pissa", bias="lora_only",
+        target_modules=["q_proj", "embed_tokens"], r=2,
+    )  # fmt: skip
+    names = load_file(tmp_path / "a" / "adapter_model.safetensors").keys()
+    assert any(name.endswith("embed_tokens.base_layer.weight") for name in names)
+    push_by_hf(place, tmp_path / "a", "ann/embedded")
+    job = place.ann.convert_adapter("ann/embedded", rank=1).wait()
+    assert job.result is not None
+    assert job.result["conversion"]["rank"] == 2  # of the embeddings, which stay as they are
+    place.ann.push(tmp_path / "a", "ann/embedded", base="ann/base")
+    place.ann.convert_adapter("ann/embedded").wait()
+    converted = pulled_logits(place, "ann/embedded", tmp_path / "cache")
+    assert torch.allclose(converted, expected, atol=1e-4)
+
+
+def test_the_factors_of_a_private_kit_stay_private(place: Place, tmp_path: Path) -> None:
+    place.ann.pissa_init("ann/base", rank=4, name="ann/own-kit", private=True).wait()
+    model = pissa_model(place.ann, "ann/base", kit="ann/own-kit")
+    train(model)
+    model.save_pretrained(tmp_path / "a", save_embedding_layers=False)
+    place.ann.push(tmp_path / "a", "ann/from-own-kit", base="ann/base")
+    with pytest.raises(JobFailed, match="is private, and the result would put a part"):
+        place.ann.convert_adapter("ann/from-own-kit").wait()
+
+
+def test_a_base_that_moved_is_noticed(place: Place, tmp_path: Path) -> None:
+    base = shutil.copytree(place.base, tmp_path / "base")
+    place.ann.push(base, "ann/moved")
+    commit = place.ann.revision("ann/moved").commit
+    trained_adapter(base, tmp_path / "a", init_lora_weights="pissa")
+    config = tmp_path / "a" / "adapter_config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "revision": commit}))
+    weights = load_file(base / "model.safetensors")
+    save_file({name: each * 1.01 for name, each in weights.items()}, base / "model.safetensors")
+    place.ann.push(base, "ann/moved")
+    place.ann.push(tmp_path / "a", "ann/of-moved", base="ann/moved")
+    assert report_of(place, "ann/of-moved")["base"]["differs"]
+    with pytest.raises(JobFailed, match="whose weights are not those of"):
+        place.ann.convert_adapter("ann/of-moved").wait()
+    place.ann.convert_adapter("ann/of-moved", base=f"ann/moved@{commit}").wait()
+
+
+def test_what_was_not_trained_needs_no_rank(place: Place, tmp_path: Path) -> None:
+    trained_adapter(place.base, tmp_path / "a", init_lora_weights="pissa", with_init=True)
+    path = tmp_path / "a" / "adapter_model.safetensors"
+    init = load_file(tmp_path / "a" / "pissa_init" / "adapter_model.safetensors")
+    tensors = load_file(path)
+    name = min(tensors)  # A of one module learns in one direction, nothing else does
+    learnt = {**init, name: init[name] + 0.1 * torch.ones_like(init[name])}
+    save_file(learnt, path, {"format": "pt"})
+    push_by_hf(place, tmp_path / "a", "ann/idle")
+    job = place.ann.convert_adapter("ann/idle", error=1e-3).wait()
+    assert job.result is not None
+    assert job.result["conversion"]["rank"] == 1
+
+
+def test_who_may_not_write_is_refused_before_the_work(place: Place, tmp_path: Path) -> None:
+    trained_adapter(place.base, tmp_path / "a", init_lora_weights="pissa")
+    place.ann.push(tmp_path / "a", "ann/not-yours", base="ann/base")
+    with Hub(place.hub.url, place.hub.user("mallory")) as other:
+        for ask in (other.convert_adapter, other.merge_adapter):
+            with pytest.raises(JobFailed, match="mallory"):
+                ask("ann/not-yours").wait()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from huggingface_hub import hf_hub_download
+from huggingface_hub import HfApi, hf_hub_download, snapshot_download
 from huggingface_hub.errors import GatedRepoError
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
@@ -59,9 +59,15 @@ def test_a_quarantined_adapter_is_not_served_by_a_branch(place: Place, tmp_path:
     hf_hub_download("ann/wrong", "adapter_config.json", **where)
     with pytest.raises(GatedRepoError, match="initial"):
         hf_hub_download("ann/wrong", WEIGHTS, **where)
-    # Nothing is lost: a commit names the bytes, and so does our own client.
     commit = place.ann.revision("ann/wrong").commit
-    raw = hf_hub_download("ann/wrong", WEIGHTS, revision=commit, **where)
+    for revision in (commit, "refs/heads/main"):
+        with pytest.raises(GatedRepoError, match="initial"):
+            hf_hub_download("ann/wrong", WEIGHTS, revision=revision, **where)
+    with pytest.raises(GatedRepoError):
+        snapshot_download("ann/wrong", **where)
+    # Nothing is lost: a tag names the bytes, and our own client gets them.
+    HfApi(place.hub.url, place.token).create_tag("ann/wrong", tag="as-pushed")
+    raw = hf_hub_download("ann/wrong", WEIGHTS, revision="as-pushed", **where)
     assert Path(raw).read_bytes() == (tmp_path / "a" / WEIGHTS).read_bytes()
     assert (place.ann.pull("ann/wrong") / WEIGHTS).read_bytes() == Path(raw).read_bytes()
     place.ann.set_conversion_rule("ann/wrong", "off")
@@ -126,6 +132,14 @@ def test_a_broken_adapter_is_told_what_is_wrong(place: Place, tmp_path: Path) ->
     report = report_of(place, "ann/infinite")
     assert report["state"] == "broken"
     assert f"{name} has infinite or NaN elements" in " ".join(report["faults"])
+    config = tmp_path / "a" / "adapter_config.json"
+    good = config.read_text()
+    config.write_text(json.dumps({**json.loads(good), "r": 0}))
+    place.ann.push(tmp_path / "a", "ann/no-rank", base="ann/base")
+    told = report_of(place, "ann/no-rank")
+    assert told["state"] == "broken"
+    assert " r " in f" {told['faults'][0]} "
+    config.write_text(good)
     del tensors[name]
     save_file(tensors, tmp_path / "a" / WEIGHTS, {"format": "pt"})
     place.ann.push(tmp_path / "a", "ann/half-there", base="ann/base")

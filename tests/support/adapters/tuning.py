@@ -1,5 +1,6 @@
 """Trains adapters of a tiny Llama, as somebody does with PEFT."""
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -74,5 +75,7 @@ def trained_adapter(base: Path, folder: Path, **options: Any) -> torch.Tensor:
     if with_init:
         model.save_pretrained(folder / "pissa_init")
     train(model)
-    model.save_pretrained(folder)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that embeddings are saved, too
+        model.save_pretrained(folder)
     return logits(model)

@@ -8,6 +8,7 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from deltahub.methods.adapters.factors import Factors, Spectrum, difference, spectrum_of
@@ -16,6 +17,8 @@ from deltahub.methods.adapters.factors import Factors, Spectrum, difference, spe
 _DROPPED: Final = (
     "deltahub_kit", "eva_config", "corda_config", "lora_ga_config", "loftq_config", "auto_mapping",
 )  # fmt: skip
+# Of B0 A0: an update that is not larger is rounding.
+_NOISE: Final = 1e-6
 REPORT_FILE: Final = "conversion.json"
 
 
@@ -51,8 +54,14 @@ class ConversionReport(BaseModel):
 
 
 def update_of(trained: Factors, initial: Factors, scale: float) -> Factors:
-    """The factors of s (B A - B0 A0), of twice the rank; B takes s."""
-    return difference(trained, initial).scaled(scale)
+    """The factors of s (B A - B0 A0), of twice the rank; B takes s.
+
+    They are zero if nothing was learnt but what rounding leaves, which has no low rank.
+    """
+    update = difference(trained, initial).scaled(scale)
+    if update.norm <= _NOISE * abs(scale) * initial.norm:
+        return Factors(np.zeros_like(update.down), np.zeros_like(update.up))
+    return update
 
 
 def needed_rank(update: Factors, error: float) -> int:

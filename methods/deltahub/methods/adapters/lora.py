@@ -124,11 +124,15 @@ def parse_lora(data: bytes, adapter: str) -> LoraConfig:
         raise CannotMerge(f"{CONFIG_FILE} of {adapter} has no valid lora_alpha: {exc!r}") from exc
 
 
-def changes_of(names: Collection[str], base: Collection[str], adapter: str) -> dict[str, Change]:
+def changes_of(
+    names: Collection[str], base: Collection[str], adapter: str, *, is_kept: bool = False
+) -> dict[str, Change]:
     """Tensor of the base -> what the adapter does to it.
 
-    names: of the adapter's tensors. base: of the base's. CannotMerge for a tensor that means
-    nothing for this base.
+    names: of the adapter's tensors. base: of the base's. Copies of the base's own weights, which
+    PEFT saves beside adapters of embeddings, are left out. is_kept: the adapter stays one, so that
+    these copies, and whole tensors that the base lacks because it ties them, are changes under
+    their own names. CannotMerge for a tensor that means nothing for this base.
     """
     found: dict[str, Change] = {}
     base_names = BaseNames(base)
@@ -139,14 +143,23 @@ def changes_of(names: Collection[str], base: Collection[str], adapter: str) -> d
             if other not in names:
                 raise CannotMerge(f"{adapter} has {name} and no {other}")
             target = _target(f"{part.module}.weight", base_names, adapter, name)
+            if target in found:
+                raise CannotMerge(f"{adapter} has two updates of {target}, {name} is one of them")
             is_embedding = part.kind == Kind.EMBEDDING_A
             found[target] = Change(part.module, name, other, None, is_embedding)
         elif part.kind in (Kind.B, Kind.EMBEDDING_B):
             continue
         elif ".lora_" in name:
             raise CannotMerge(f"{adapter} has {name}, which is no part of a plain LoRA")
+        elif part.kind == Kind.BASE_COPY:
+            if is_kept:
+                found[name] = Change(part.module, whole=name)
         else:
-            target = _target(name.removeprefix(PREFIX), base_names, adapter, name)
+            own = name.removeprefix(PREFIX).replace(".base_layer.", ".")
+            if is_kept and not base_names.find(own):
+                found[name] = Change(own, whole=name)
+                continue
+            target = _target(own, base_names, adapter, name)
             found[target] = Change(target, whole=name)
     return found
 

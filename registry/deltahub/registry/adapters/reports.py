@@ -7,12 +7,15 @@ decides whether an adapter's weights are served as they are: its state.
 from collections.abc import Mapping
 from typing import Any, Final
 
+from sqlalchemy import select
+
 from deltahub.registry.access.caller import Caller
+from deltahub.registry.access.permissions import full_name
 from deltahub.registry.access.repositories import load_repository
 from deltahub.registry.adapters.rules import OFF, rule_for
 from deltahub.registry.catalog.entries import entries_at
 from deltahub.registry.catalog.refs import find_ref, resolve_revision
-from deltahub.registry.db.models import Repository, Revision
+from deltahub.registry.db.models import Ref, Repository, Revision
 from deltahub.registry.db.session import ReadSession, repository_key
 from deltahub.registry.db.shared.retried import retried
 from deltahub.registry.db.tables.comparisons import AdapterReportRow
@@ -68,15 +71,37 @@ def refuse_quarantined(
 ) -> None:
     """AdapterQuarantined for the weights of an adapter that every reader would load wrong.
 
-    asked: the revision as the reader names it. Its commit or a tag gives the bytes as they were
-    pushed: only a branch, which readers take for a working model, does not.
+    asked: the revision as the reader names it. A tag gives the bytes as they were pushed. A branch,
+    which readers take for a working model, does not, and nor does its commit, because
+    snapshot_download asks for the commit in place of the branch.
     """
-    if path != WEIGHTS or find_ref(session, repository, "branch", asked) is None:
+    if path != WEIGHTS or find_ref(session, repository, "tag", asked) is not None:
         return
-    known = session.get(AdapterReportRow, revision.id)
-    if known is None or known.state != QUARANTINED or rule_for(session, repository) == OFF:
+    report = _quarantine(session, revision)
+    if report is None:
         return
     raise AdapterQuarantined(
-        f"{known.report.get('way_out', 'this adapter cannot be loaded as it is')} The bytes as they"
-        f" were pushed are at the revision {revision.commit}."
+        f"{report.get('way_out') or 'this adapter cannot be loaded as it is'}."
+        f" The bytes as they were pushed: deltahub pull {full_name(session, repository)}"
     )
+
+
+def withheld(session: ReadSession, revision: Revision) -> frozenset[str]:
+    """Paths whose bytes no list of the revision's files may lead to, past that refusal."""
+    return frozenset() if _quarantine(session, revision) is None else frozenset({WEIGHTS})
+
+
+def _quarantine(session: ReadSession, revision: Revision) -> Mapping[str, Any] | None:
+    """The report on an adapter at the head of a branch that is not served as it is."""
+    known = session.get(AdapterReportRow, revision.id)
+    if known is None or known.state != QUARANTINED or known.report.get("rule") == "unknown":
+        return None
+    heads = select(Ref.name).where(
+        Ref.repository_id == revision.repository_id,
+        Ref.kind == "branch",
+        Ref.revision_id == revision.id,
+    )
+    repository = session.get_one(Repository, revision.repository_id)
+    if session.scalar(heads) is None or rule_for(session, repository) == OFF:
+        return None
+    return known.report

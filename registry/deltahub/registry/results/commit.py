@@ -1,6 +1,6 @@
 """Adds a job's result to a repository that exists, as a commit on top of the revision it read."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import select
@@ -11,6 +11,7 @@ from deltahub.registry.catalog.commit import commit
 from deltahub.registry.catalog.entries import entries_at, list_entries
 from deltahub.registry.catalog.operations import AddFile, CopyFile, DeleteFile, Operation
 from deltahub.registry.catalog.refs import create_ref, find_ref, resolve_revision
+from deltahub.registry.db.batches import batches
 from deltahub.registry.db.models import File
 from deltahub.registry.db.session import repository_key
 from deltahub.registry.db.shared.retried import retried
@@ -26,8 +27,8 @@ class Addition:
 
     parent: the commit that the branch must be at; of a branch that is_whole, where it begins.
     tag: a name that the parent gets. files: path -> row of a file that the job has made or read;
-    texts: path -> contents. base: `namespace/name[@revision]`. is_whole: the branch has these files
-    and no others, whatever it had before.
+    texts: path -> contents; removed: paths. base: `namespace/name[@revision]`. is_whole: the branch
+    has these files and no others, whatever it had before.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Addition:
     base: str | None
     tag: str | None = None
     is_whole: bool = False
+    removed: Sequence[str] = ()
 
 
 def add_commit(reg: Registry, caller: Caller, addition: Addition) -> str:
@@ -53,10 +55,14 @@ def add_commit(reg: Registry, caller: Caller, addition: Addition) -> str:
     operations: list[Operation] = [AddFile(path, *each) for path, each in sizes.items()]
     made = _held(reg, caller, addition)
     operations += [CopyFile(path, sha256) for path, sha256 in made.items()]
+    operations += [DeleteFile(path) for path in addition.removed]
     parent = addition.parent
     if addition.is_whole:
         parent, others = _other_files(reg, caller, addition)
         operations += [DeleteFile(path) for path in others]
+    # First the tag: a rule of retention may drop what no branch or tag reaches.
+    if addition.tag is not None and not _is_tagged(reg, caller, addition, addition.tag):
+        create_ref(reg, caller, addition.name, "tag", addition.tag, addition.parent)
     try:
         head = commit(
             reg, caller, addition.name, addition.branch, operations, addition.message, parent,
@@ -68,8 +74,6 @@ def add_commit(reg: Registry, caller: Caller, addition: Addition) -> str:
         if known is None:
             raise
         head = known
-    if addition.tag is not None and not _is_tagged(reg, caller, addition, addition.tag):
-        create_ref(reg, caller, addition.name, "tag", addition.tag, addition.parent)
     return head
 
 
@@ -97,10 +101,14 @@ def _held(reg: Registry, caller: Caller, addition: Addition) -> dict[str, str]:
     with reg.db.read() as session:
         repository_id = load_repository(session, caller, addition.name, "write").id
     with reg.db.write_beside(repository_key(repository_id)) as session:
-        rows = list(addition.files.values())
-        found = {file.id: file for file in session.scalars(select(File).where(File.id.in_(rows)))}
+        rows = set(addition.files.values())
+        found = {
+            file.id: file
+            for batch in batches(rows)
+            for file in session.scalars(select(File).where(File.id.in_(batch)))
+        }
         recipes = [file.recipe_tensor_id for file in found.values()]
-        if len(found) < len(set(rows)) or None in recipes:
+        if len(found) < len(rows) or None in recipes:
             raise Unavailable("a file of the result was deleted meanwhile")
         hold_for_user(
             session,

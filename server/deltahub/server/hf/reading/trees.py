@@ -9,6 +9,7 @@ from starlette.responses import JSONResponse
 
 from deltahub.registry import ReadSession, Revision
 from deltahub.registry.access.repositories import load_repository
+from deltahub.registry.adapters.reports import withheld
 from deltahub.registry.catalog.entries import EntryInfo, entries_at
 from deltahub.registry.catalog.history import CommitInfo, last_changes
 from deltahub.registry.catalog.pages.folders import has_folder, read_folders, tree_page
@@ -132,10 +133,12 @@ def _shown(
         changes = {path: entry.changed for path, entry in files.items()}
         changes |= {path: folder.changed for path, folder in folders.items()}
         commits = last_changes(session, revision, changes)
+    hidden = withheld(session, revision)
     shown = []
     for path in paths:
         if path in files:
-            shown.append(file_json(files[path], commits.get(path), xet_from=xet_from))
+            by_xet = None if path in hidden else xet_from
+            shown.append(file_json(files[path], commits.get(path), xet_from=by_xet))
         elif path in folders:
             shown.append(folder_json(path, folders[path].hex_id, commits.get(path)))
     return shown

@@ -8,7 +8,6 @@ from typing import Any, Final
 import numpy as np
 from pydantic import ValidationError
 
-from deltahub.methods.adapters.conversion import REPORT_FILE
 from deltahub.methods.adapters.factors import Factors
 from deltahub.methods.adapters.initial.olora import olora_factors
 from deltahub.methods.adapters.initial.principal import (
@@ -29,12 +28,19 @@ from deltahub.methods.errors import CannotAdapt
 from deltahub.methods.kinds.convert_adapter import ConvertAdapterArguments
 from deltahub.registry.catalog.entries import list_entries
 from deltahub.registry.db.models import Revision
+from deltahub.registry.errors import RegistryError
 from deltahub.registry.results.asked import Granted, granted, readable_revision
 from deltahub.registry.results.inputs import InputModel, load_model, read_input
 from deltahub.workers.compute.context import ComputeContext
 from deltahub.workers.compute.time_limit import time_limit
-from deltahub.workers.jobs.adapters.declared_base import base_of, refuse_hidden_base
+from deltahub.workers.jobs.adapters.declared_base import (
+    base_of,
+    refuse_hidden_base,
+    require_head,
+    require_readable,
+)
 from deltahub.workers.jobs.adapters.tensors import read_matrix, read_values
+from deltahub.workers.jobs.merge.adapters import require_equal_copies
 
 # Longest time to match the patterns of an adapter with all of its modules.
 _MATCHING_S: Final = 20.0
@@ -91,10 +97,14 @@ def conversion(context: ComputeContext) -> Conversion:
     arguments = ConvertAdapterArguments.model_validate(grant.arguments)
     rows = list(grant.revisions)
     adapter = _load(context, rows.pop(0))
+    require_head(context, grant.caller, adapter)
     config = _config(context, adapter, has_init=arguments.init is not None)
     base = _base(context, grant, adapter, rows.pop(0) if arguments.base is not None else None)
-    changes = changes_of(adapter.tensors.keys(), base.tensors.keys(), adapter.title)
+    if arguments.base is None:
+        _require_pinned(context, grant, adapter, base, config.raw.get("revision"))
+    changes = changes_of(adapter.tensors.keys(), base.tensors.keys(), adapter.title, is_kept=True)
     _check_shapes(adapter, base, config, changes)
+    require_equal_copies(context, base, adapter)
     with time_limit(_MATCHING_S, f"matching alpha_pattern of {adapter.title}"):
         alphas = config.scales_of({change.module for change in changes.values()})
     scales = {}
@@ -141,9 +151,8 @@ def _config(context: ComputeContext, adapter: InputModel, *, has_init: bool) -> 
         raise CannotAdapt(f"{adapter.title} has no {CONFIG_FILE}: push an adapter as PEFT saves it")
     data = read_input(context.registry, context.reader, adapter, CONFIG_FILE)
     config = parse_lora(data, adapter.title)
-    is_converted = any(file.path == REPORT_FILE for file in adapter.files)
     # Some say by hand that their adapter is plain, though its initial factors lie beside it.
-    has_init = has_init or (bool(_init_folders(adapter)) and not is_converted)
+    has_init = has_init or bool(_init_folders(adapter))
     if not config.changes_base and not has_init:
         raise CannotAdapt(
             f"{adapter.title} started as {config.start}, which leaves the base as it is: it is a"
@@ -165,9 +174,9 @@ def _check_shapes(
     adapter: InputModel, base: InputModel, config: LoraConfig, changes: dict[str, Change]
 ) -> None:
     for name, change in changes.items():
-        weight = base.tensors[name].ref.shape
         if change.whole is not None:
             continue
+        weight = base.tensors[name].ref.shape
         down, up = (adapter.tensors[each].ref.shape for each in _factor_names(change))
         is_turned = config.is_transposed or change.is_embedding
         wanted = tuple(reversed(weight)) if is_turned else tuple(weight)
@@ -189,12 +198,16 @@ def _initial(
     """(in words, the factors that the adapter started from). row: of --init."""
     adapter, base = models
     config, scales = settings
+    if config.start.startswith("loftq"):
+        raise CannotAdapt(_way_out(adapter, config.start))
     kit = config.raw.get("deltahub_kit")
     if row is None and isinstance(kit, str):
         row = readable_revision(context.registry, grant.caller, kit)
     if row is not None:
         # A kit holds them in its folder, and an adapter that was saved before training as its own.
         whole = _with_folder(context, row)
+        refuse_hidden_base(whole, adapter)
+        _require_same_base(context, grant, whole, base)
         source = f"{whole.title}{_of_quantized(context, whole)}"
         return source, _of_model(context, whole, base, models[0])
     folders = _init_folders(adapter)
@@ -236,6 +249,49 @@ def _init_folders(adapter: InputModel) -> list[str]:
         file.path.removesuffix(WEIGHTS_FILE)
         for file in adapter.files
         if file.path.endswith(f"_init/{WEIGHTS_FILE}") and file.path.count("/") == 1
+    )
+
+
+def _require_pinned(
+    context: ComputeContext, grant: Granted, adapter: InputModel, base: InputModel, pinned: object
+) -> None:
+    """CannotAdapt if the configuration names another commit of the base, with other weights."""
+    if not isinstance(pinned, str) or pinned == base.commit:
+        return
+    try:
+        row = readable_revision(context.registry, grant.caller, f"{base.name}@{pinned}")
+    except RegistryError:
+        return  # a revision of another hub
+    if row != base.revision_id and not _has_weights_of(base, _load(context, row)):
+        raise CannotAdapt(
+            f"{adapter.title} was trained on {base.name}@{pinned}, whose weights are not those of"
+            f" {base.title}: name it by --base"
+        )
+
+
+def _require_same_base(
+    context: ComputeContext, grant: Granted, init: InputModel, base: InputModel
+) -> None:
+    """CannotAdapt if initial factors were made of a base with other weights."""
+    with context.registry.db.read() as session:
+        row = session.get_one(Revision, init.revision_id).declared_base_revision_id
+    if row is None or row == base.revision_id:
+        return
+    try:
+        require_readable(context, grant.caller, row)
+    except RegistryError:
+        return
+    if not _has_weights_of(base, _load(context, row)):
+        raise CannotAdapt(
+            f"{init.title} was made of a base whose weights are not those of {base.title}: name the"
+            " base that the adapter was trained on by --base"
+        )
+
+
+def _has_weights_of(base: InputModel, other: InputModel) -> bool:
+    return all(
+        name in other.tensors and other.tensors[name].ref.tensor == tensor.ref.tensor
+        for name, tensor in base.tensors.items()
     )
 
 
@@ -317,3 +373,10 @@ def raw_config(conversion: Conversion) -> dict[str, Any]:
 def ranks(conversion: Conversion) -> Sequence[int]:
     """The rank of each converted module."""
     return [conversion.rank(name) for name in conversion.linear]
+
+
+def embedding_rank(conversion: Conversion) -> int:
+    """The largest rank of adapters of embeddings, 0 without any."""
+    embeddings = [each for each in conversion.changes.values() if each.is_embedding]
+    tensors = conversion.adapter.tensors
+    return max((int(tensors[str(each.down)].ref.shape[0]) for each in embeddings), default=0)

@@ -28,6 +28,7 @@ def convert_adapter(context: JobContext, payload: dict[str, Any]) -> dict[str, A
     if arguments.error is not None:
         measured = _all(context, "measure", {"error": arguments.error}, (_READ, _KNOWN))
         rank, begun = max(each["rank"] for each in measured), _KNOWN
+    rank = max(rank, checked["least"])
     if arguments.dry_run:
         return {"conversion": checked["conversion"] | {"rank": rank}}
     made = _all(context, "convert", {"rank": rank}, (begun, _MADE))

@@ -22,10 +22,12 @@ from deltahub.workers.compute.context import ComputeContext
 from deltahub.workers.jobs.adapters.convert_inputs import (
     Conversion,
     conversion,
+    embedding_rank,
     ranks,
     raw_config,
     read_factors,
 )
+from deltahub.workers.jobs.adapters.declared_base import require_readable
 from deltahub.workers.jobs.adapters.tensors import made_ref, rounded, store_values
 
 # Of trainings it is above 0.9; between an adapter and factors of another base about 0.
@@ -33,9 +35,11 @@ _MIN_COSINE: Final = 0.3
 
 
 def check(context: ComputeContext, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Step: {"rank": of an exact result, "conversion": what a dry run tells}."""
+    """Step: {"rank": of an exact result, "least": the smallest that there can be, because adapters
+    of embeddings stay as they are, "conversion": what a dry run tells}.
+    """
     found = conversion(context)
-    rank = 2 * max(ranks(found))
+    rank = max(2 * max(ranks(found)), embedding_rank(found))
     if found.arguments.rank is not None and found.arguments.rank > rank:
         raise CannotAdapt(
             f"rank {found.arguments.rank}: the updates of {found.adapter.title} have rank {rank} at"
@@ -50,7 +54,7 @@ def check(context: ComputeContext, arguments: dict[str, Any]) -> dict[str, Any]:
         "n_modules": len(found.linear),
         "kept": found.kept,
     }
-    return {"rank": rank, "conversion": told}
+    return {"rank": rank, "least": embedding_rank(found), "conversion": told}
 
 
 def measure(context: ComputeContext, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -89,12 +93,6 @@ def convert(context: ComputeContext, arguments: dict[str, Any]) -> dict[str, Any
             elif change.is_embedding:
                 own = read_factors(context, found.adapter, change)
                 factors = own.scaled(found.scales[names[position]])
-                # A smaller rank than its own would change what it does.
-                if factors.rank > rank:
-                    raise CannotAdapt(
-                        f"{change.module} is an embedding whose adapter has rank {factors.rank},"
-                        f" and stays as it is: choose a rank of {factors.rank} or more"
-                    )
                 made += _stored(context, pack, change, factors.padded(rank), dtype)
             else:
                 update, cosine = _update(context, found, names[position])
@@ -140,6 +138,7 @@ def publish(context: ComputeContext, arguments: dict[str, Any]) -> dict[str, Any
     """Step: commits the result. arguments: row, rank, error. {"name", "commit", "conversion"}"""
     found = conversion(context)
     adapter, base = found.adapter, found.base
+    require_readable(context, found.grant.caller, base.revision_id)
     report = ConversionReport(
         adapter=f"{adapter.name}@{adapter.commit}",
         base=f"{base.name}@{base.commit}",
@@ -171,6 +170,12 @@ def publish(context: ComputeContext, arguments: dict[str, Any]) -> dict[str, Any
             files={WEIGHTS_FILE: arguments["row"]},
             texts=texts,
             base=f"{base.name}@{base.commit}",
+            # They belong to what was pushed, whose tag keeps them, and to no later adapter.
+            removed=[
+                file.path
+                for file in adapter.files
+                if file.path.partition("/")[0].endswith("_init") and "/" in file.path
+            ],
         ),
     )
     return {"name": adapter.name, "commit": commit, "conversion": report.model_dump(mode="json")}

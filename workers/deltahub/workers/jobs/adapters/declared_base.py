@@ -2,7 +2,10 @@
 
 from deltahub.methods.errors import CannotAdapt
 from deltahub.registry.access.caller import Caller
-from deltahub.registry.db.models import Revision
+from deltahub.registry.access.permissions import full_name
+from deltahub.registry.access.repositories import load_repository
+from deltahub.registry.db.models import Repository, Revision
+from deltahub.registry.errors import RefMoved, RevisionNotFound
 from deltahub.registry.results.asked import readable_revision
 from deltahub.registry.results.inputs import InputModel, load_model
 from deltahub.workers.compute.context import ComputeContext
@@ -26,11 +29,32 @@ def base_of(
             if declared:
                 told = f"names {declared} as its base, which this hub lacks"
             raise CannotAdapt(f"{model.title} {told}: push the base, and name it by --base")
-    base = load_model(context.registry, context.reader, row, context.job_id)
     if named is None:
-        # The user may have lost the right to read it since the model was pushed.
-        readable_revision(context.registry, caller, f"{base.name}@{base.commit}")
-    return base
+        require_readable(context, caller, row)
+    return load_model(context.registry, context.reader, row, context.job_id)
+
+
+def require_readable(context: ComputeContext, caller: Caller, row: int) -> None:
+    """RepositoryNotFound or RevisionNotFound if the user may not read this revision any more."""
+    with context.registry.db.read() as session:
+        revision = session.get(Revision, row)
+        if revision is None:
+            raise RevisionNotFound("the model's base was deleted meanwhile")
+        repository = session.get_one(Repository, revision.repository_id)
+        name = f"{full_name(session, repository)}@{revision.commit}"
+    readable_revision(context.registry, caller, name)
+
+
+def require_head(context: ComputeContext, caller: Caller, adapter: InputModel) -> None:
+    """Forbidden unless the user may write to the adapter's repository, whatever it costs to find
+    out at the end; RefMoved if the adapter is not at the head of its main.
+    """
+    with context.registry.db.read() as session:
+        repository = load_repository(session, caller, adapter.name, "write")
+        if repository.head_id != adapter.revision_id:
+            raise RefMoved(
+                f"{adapter.title} is not the head of main any more: ask for the one that is"
+            )
 
 
 def refuse_hidden_base(base: InputModel, adapter: InputModel) -> None:

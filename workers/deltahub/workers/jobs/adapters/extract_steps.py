@@ -26,8 +26,10 @@ from deltahub.registry.results.tensors import MadePack
 from deltahub.workers.compute.context import ComputeContext
 from deltahub.workers.jobs.adapters.declared_base import base_of
 from deltahub.workers.jobs.adapters.tensors import (
+    FLOATS,
     is_transposed,
     made_ref,
+    read_blocks,
     read_matrix,
     rounded,
     store_values,
@@ -62,7 +64,7 @@ class _Models:
 
 
 def check(context: ComputeContext, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Step: {"most": the largest rank that all matrices have, "extraction": for a dry run}."""
+    """Step: {"most": the largest rank that a matrix has, "extraction": for a dry run}."""
     models = _models(context)
     sides = [min(models.base.tensors[f"{each}.weight"].ref.shape) for each in models.modules]
     told = {
@@ -71,7 +73,7 @@ def check(context: ComputeContext, arguments: dict[str, Any]) -> dict[str, Any]:
         "n_modules": len(models.modules),
         "left_out": models.left_out,
     }
-    return {"most": min(sides), "extraction": told}
+    return {"most": max(sides), "extraction": told}
 
 
 def measure(context: ComputeContext, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -100,7 +102,8 @@ def extract(context: ComputeContext, arguments: dict[str, Any]) -> dict[str, Any
         while position < len(models.modules) and pack.size_bytes < limit:
             module = models.modules[position]
             matrix = models.matrix(context, module)
-            found = principal_spectrum(matrix, arguments["rank"], iterations=_ITERATIONS)
+            rank = min(arguments["rank"], *matrix.shape)
+            found = principal_spectrum(matrix, rank, iterations=_ITERATIONS)
             best = found.truncated(arguments["rank"])
             factors = Factors(
                 rounded(best.down, given.dtype, module), rounded(best.up, given.dtype, module)
@@ -167,11 +170,19 @@ def publish(context: ComputeContext, arguments: dict[str, Any]) -> dict[str, Any
 
 
 def _changed(context: ComputeContext, models: _Models, name: str) -> float:
-    """The squared norm of what the fine-tune changed of a tensor that is not adapted."""
-    base = models.base.tensors.get(name)
-    if base is None or base.ref.shape != models.model.tensors[name].ref.shape:
-        return float(np.linalg.norm(read_matrix(context, models.model.tensors[name], ""))) ** 2
-    return float(np.linalg.norm(models.difference(context, name))) ** 2
+    """The squared norm of what the fine-tune changed of a tensor that is not adapted; 0 for one
+    without floating-point elements.
+    """
+    own, base = models.model.tensors[name], models.base.tensors.get(name)
+    pair = [own] if base is None or base.ref.shape != own.ref.shape else [own, base]
+    if any(each.ref.dtype not in FLOATS for each in pair):
+        return 0.0
+    total = 0.0
+    blocks = zip(*(read_blocks(context, each) for each in pair), strict=True)
+    for values in blocks:
+        change = values[0] - values[1] if len(values) == 2 else values[0]
+        total += float((change[np.isfinite(change)] ** 2).sum())
+    return total
 
 
 def _models(context: ComputeContext) -> _Models:

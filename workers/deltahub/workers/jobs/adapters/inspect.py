@@ -16,12 +16,12 @@ from deltahub.codecs.dtypes import DType
 from deltahub.codecs.errors import CodecError
 from deltahub.codecs.files.recipe import TensorRef
 from deltahub.codecs.words import WORD_KINDS
-from deltahub.methods.adapters.conversion import REPORT_FILE
-from deltahub.methods.adapters.initial.disguised import LIKELY, principal_overlap
-from deltahub.methods.adapters.inspection.config import parse_adapter_config
+from deltahub.methods.adapters.factors import Factors
+from deltahub.methods.adapters.initial.disguised import LIKELY, principal_cosine
+from deltahub.methods.adapters.inspection.config import MAX_CONFIG_BYTES, parse_adapter_config
 from deltahub.methods.adapters.inspection.report import AdapterReport, BaseAtHand, inspect_adapter
 from deltahub.methods.adapters.inspection.shapes import TensorShape
-from deltahub.methods.adapters.lora import CONFIG_FILE, WEIGHTS_FILE, changes_of
+from deltahub.methods.adapters.lora import CONFIG_FILE, WEIGHTS_FILE, Change, changes_of
 from deltahub.methods.errors import MethodError
 from deltahub.methods.kinds.convert_adapter import ConvertAdapterArguments
 from deltahub.registry.access.caller import Caller
@@ -31,15 +31,14 @@ from deltahub.registry.adapters.rules import AUTO, rule_for
 from deltahub.registry.db.models import File, Repository, Revision, User
 from deltahub.registry.db.tables.trees import Entry
 from deltahub.registry.downloads.file_reader import FileReader
-from deltahub.registry.errors import RegistryError
+from deltahub.registry.errors import Cancelled, RegistryError
+from deltahub.registry.jobs.owners import JobLost
 from deltahub.registry.packs.locations import resolve
 from deltahub.registry.registry import Registry
 from deltahub.registry.results.asked import Wish, ask
 
 log = logging.getLogger(__name__)
 
-# Larger configurations say nothing.
-_MAX_CONFIG: Final = 1 << 20
 # Paths that are looked at for folders of initial factors.
 _MAX_PATHS: Final = 10_000
 # Bytes of a tensor that is looked at, of an adapter and of its base. With copies in other types it
@@ -52,6 +51,7 @@ _MAX_VALUES: Final = 1 << 30
 _BLOCK: Final = 1 << 20
 # Modules that are compared with the base's weights.
 _COMPARED: Final = 4
+_FLOATS: Final = ("F32", "F16", "BF16")
 
 
 def inspect_stored(reg: Registry, reader: FileReader, revision_id: int) -> None:
@@ -61,14 +61,19 @@ def inspect_stored(reg: Registry, reader: FileReader, revision_id: int) -> None:
     """
     try:
         found = _Stored.of(reg, reader, revision_id)
-        if found is not None:
-            report = found.report()
-            told = {**report.model_dump(mode="json"), "base_digest": found.base_digest}
-            write_report(reg, revision_id, report.state, told)
-            if report.state == "convertible":
-                _convert_if_automatic(reg, revision_id)
+        if found is None:
+            return
+        report = found.report()
+        told = {**report.model_dump(mode="json"), "base_digest": found.base_digest}
+        write_report(reg, revision_id, report.state, told)
+        if report.state == "convertible":
+            _convert_if_automatic(reg, revision_id)
+    except (Cancelled, JobLost):
+        raise
     except (RegistryError, CodecError, MethodError) as error:
         log.warning("revision=%d: no report on its adapter: %s", revision_id, error)
+    except Exception:  # an odd adapter must not keep its own files from being stored
+        log.exception("revision=%d: no report on its adapter", revision_id)
 
 
 def _convert_if_automatic(reg: Registry, revision_id: int) -> None:
@@ -85,7 +90,7 @@ def _convert_if_automatic(reg: Registry, revision_id: int) -> None:
         adapter = f"{full_name(session, repository)}@{revision.commit}"
     arguments = ConvertAdapterArguments(adapter=adapter)
     wish = Wish(arguments.kind, arguments.model_dump(mode="json"), None, arguments.inputs())
-    ask(reg, caller, wish, idempotency_key=f"convert {adapter}")
+    ask(reg, caller, wish, idempotency_key=f"convert {sha256(adapter.encode()).hexdigest()[:40]}")
 
 
 class _Stored:
@@ -101,9 +106,10 @@ class _Stored:
                 .join(File, File.id == Entry.file_id)
                 .where(Entry.revision_id == revision.id)
                 .order_by(Entry.path)
-                .limit(_MAX_PATHS)
             )
-            self._files = {path: file for path, file in session.execute(query)}
+            named = query.where(Entry.path.in_((CONFIG_FILE, WEIGHTS_FILE)))
+            self._files = {path: file for path, file in session.execute(query.limit(_MAX_PATHS))}
+            self._files |= {path: file for path, file in session.execute(named)}
             self._base = (
                 None
                 if revision.declared_base_revision_id is None
@@ -139,27 +145,32 @@ class _Stored:
 
     def report(self) -> AdapterReport:
         config = self._files[CONFIG_FILE]
-        data = b"{}"
-        if config.size <= _MAX_CONFIG:
-            data = b"".join(
-                bytes(each) for each in self._reader.stream_pieces(config, 0, config.size)
-            )
+        if config.size > MAX_CONFIG_BYTES:
+            fault = f"{CONFIG_FILE} has {config.size} bytes; at most {MAX_CONFIG_BYTES} are read"
+            return _unreadable(self._title, fault)
+        pieces = self._reader.stream_pieces(config, 0, config.size)
+        data = b"".join(bytes(each) for each in pieces)
         base = None
         if self._base is not None and self._base_refs:
             shapes = _shapes(self._base_refs)
             differs = self._was_another(data, self._base)
             base = BaseAtHand(self._base_name, shapes, self._base.commit, differs)
-        report = inspect_adapter(data, _shapes(self._refs), list(self._files), base, self._title)
+        try:
+            report = inspect_adapter(
+                data, _shapes(self._refs), list(self._files), base, self._title
+            )
+        except MethodError as error:
+            return _unreadable(self._title, str(error))
         odd = self._not_finite()
         if odd is not None:
             fault = f"{odd} has infinite or NaN elements: push the weights of a training that ended"
             faults = [*report.faults, f"{fault} well"]
             report = report.model_copy(update={"faults": faults, "state": "broken"})
-        if report.state == "plain" and REPORT_FILE not in self._files and self._is_disguised():
+        if report.state == "plain" and self._is_disguised():
             report = report.model_copy(update={
                 "state": "quarantined",
-                "why": "its B spans the first singular directions of the base's weights, as that of"
-                " a PiSSA adapter does, though init_lora_weights says"
+                "why": "its update holds the first singular directions of the base's weights, as"
+                " that of a PiSSA adapter does, though init_lora_weights says"
                 f" {report.init!r}: on the base itself it would add these directions twice",
                 "way_out": "say pissa in init_lora_weights of adapter_config.json, and push it"
                 " again; or push its initial factors in a folder pissa_init/ beside it, and convert"
@@ -229,25 +240,33 @@ class _Stored:
             changes = changes_of(self._refs.keys(), self._base_refs.keys(), self._title)
         except MethodError:
             return False
-        overlaps: list[float] = []
+        cosines: list[float] = []
         # The smallest tell as much as any, and fit into the memory of a worker that stores pushes.
         for name, change in sorted(changes.items(), key=lambda item: self._base_refs[item[0]].size):
-            base = self._base_refs[name]
-            if change.up is None or change.is_embedding or len(base.shape) != 2:
-                continue
-            if base.size > _MAX_WEIGHT or base.dtype not in ("F32", "F16", "BF16"):
-                continue
-            weight = self._values(base, self._base_domain)
-            up = self._values(self._refs[change.up], self._domain_id)
-            if weight is None or up is None:
-                continue
-            if up.shape[0] != weight.shape[0]:
-                weight = weight.T  # transposed, as of GPT-2
-            if up.shape[0] == weight.shape[0]:
-                overlaps.append(principal_overlap(np.ascontiguousarray(weight), up))
-            if len(overlaps) == _COMPARED:
+            cosine = None if change.is_embedding else self._principal_cosine(name, change)
+            if cosine is not None:
+                cosines.append(cosine)
+            if len(cosines) == _COMPARED:
                 break
-        return bool(overlaps) and sum(overlaps) / len(overlaps) > LIKELY
+        return bool(cosines) and sum(cosines) / len(cosines) > LIKELY
+
+    def _principal_cosine(self, name: str, change: Change) -> float | None:
+        """Between a module's update and its weight's principal part; None if it is not compared."""
+        base = self._base_refs[name]
+        if change.down is None or change.up is None or base.size > _MAX_WEIGHT:
+            return None
+        refs = [base, self._refs[change.down], self._refs[change.up]]
+        if any(ref.dtype not in _FLOATS or len(ref.shape) != 2 for ref in refs):
+            return None
+        domains = (self._base_domain, self._domain_id, self._domain_id)
+        found = [self._values(ref, domain) for ref, domain in zip(refs, domains, strict=True)]
+        if any(each is None for each in found):
+            return None
+        weight, down, up = found
+        update = Factors(down.astype(np.float64), up.astype(np.float64))
+        if update.shape == weight.shape[::-1] != weight.shape:
+            weight = np.ascontiguousarray(weight.T)  # transposed, as of GPT-2
+        return principal_cosine(weight, update) if update.shape == weight.shape else None
 
     def _values(self, ref: TensorRef, domain_id: int | None) -> Any:
         words = self._words(ref, domain_id)
@@ -272,6 +291,15 @@ class _Stored:
         words = memoryview(bytearray(ref.size))
         self._reader.read_tensor_into(row.id, 0, words)
         return words
+
+
+def _unreadable(title: str, fault: str) -> AdapterReport:
+    """The report on an adapter whose configuration says nothing."""
+    return AdapterReport(
+        title=title, peft_type="", init="", rule="unknown", ranks=[], scales=[], base=None,
+        n_modules=0, extras={}, initial_factors=None, faults=[fault], notes=[], state="broken",
+        why="", way_out="mend the faults, and push it again", verdicts=[],
+    )  # fmt: skip
 
 
 def _shapes(refs: dict[str, TensorRef]) -> dict[str, TensorShape]:

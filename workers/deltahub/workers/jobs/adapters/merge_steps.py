@@ -5,13 +5,19 @@ from typing import Any, Final
 
 from deltahub.methods.errors import CannotAdapt
 from deltahub.methods.kinds.merge_adapter import MergeAdapterArguments
+from deltahub.registry.adapters.reports import shown_report
 from deltahub.registry.results.asked import Granted, granted
 from deltahub.registry.results.commit import Addition, add_commit
 from deltahub.registry.results.files import FileMaker
 from deltahub.registry.results.inputs import InputModel, load_model
 from deltahub.registry.results.stored import stored_bytes, stored_tensors
 from deltahub.workers.compute.context import ComputeContext
-from deltahub.workers.jobs.adapters.declared_base import base_of, refuse_hidden_base
+from deltahub.workers.jobs.adapters.declared_base import (
+    base_of,
+    refuse_hidden_base,
+    require_head,
+    require_readable,
+)
 from deltahub.workers.jobs.merge.adapters import is_adapter, merge_tensors, parsed
 from deltahub.workers.jobs.merge.models import OTHER_WEIGHTS
 
@@ -72,6 +78,7 @@ def publish(context: ComputeContext, arguments: dict[str, Any]) -> dict[str, Any
     """Step: commits the files to the branch `merged`. arguments: files, tensors."""
     models = _models(context)
     adapter, base = models.adapter, models.base
+    require_readable(context, models.grant.caller, base.revision_id)
     kept = {
         file.path: file.row
         for file in base.files
@@ -116,6 +123,13 @@ def _models(context: ComputeContext) -> _Models:
     adapter = load_model(context.registry, context.reader, grant.revisions[0], context.job_id)
     if not is_adapter(adapter):
         raise CannotAdapt(f"{adapter.title} is no adapter: it is a full model already")
+    require_head(context, grant.caller, adapter)
+    with context.registry.db.read() as session:
+        report = shown_report(session, adapter.revision_id)
+    if report is not None and report["state"] in ("quarantined", "broken"):
+        raise CannotAdapt(
+            f"{adapter.title} is {report['state']}: {report['why']}. {report['way_out']}"
+        )
     named = grant.revisions[1] if arguments.base is not None else None
     base = base_of(context, grant.caller, adapter, named)
     refuse_hidden_base(base, adapter)

@@ -1,6 +1,7 @@
 """Reads weights and factors as arrays, and stores the factors that a job makes."""
 
 import json
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -22,7 +23,7 @@ from deltahub.workers.compute.context import ComputeContext
 # Elements that are doubles while a weight becomes single precision.
 _BLOCK: Final = 1 << 20
 _CONFIG: Final = "config.json"
-_FLOATS: Final = ("F32", "F16", "BF16", "F64")
+FLOATS: Final = ("F32", "F16", "BF16", "F64")
 
 
 def read_matrix(context: ComputeContext, tensor: InputTensor, title: str) -> Weight:
@@ -32,18 +33,26 @@ def read_matrix(context: ComputeContext, tensor: InputTensor, title: str) -> Wei
     """
     ref = tensor.ref
     dtype = _float_dtype(tensor, title)
-    count = ref.size // dtype.itemsize
-    out = np.empty(count, np.float32)
-    for first in range(0, count, _BLOCK):
-        n = min(_BLOCK, count - first)
-        words = memoryview(bytearray(n * dtype.itemsize))
-        context.reader.read_tensor_into(tensor.row, first * dtype.itemsize, words)
-        wide = np.empty(n, np.float64)
-        widen_words(WORD_KINDS[dtype], words, wide)
-        out[first : first + n] = wide
+    out = np.empty(ref.size // dtype.itemsize, np.float32)
+    first = 0
+    for values in read_blocks(context, tensor):
+        out[first : first + len(values)] = values
+        first += len(values)
     if not np.isfinite(out).all():
         raise CannotAdapt(_not_finite(ref.name, title))
     return out.reshape(ref.shape)
+
+
+def read_blocks(context: ComputeContext, tensor: InputTensor) -> Iterator[Values]:
+    """The elements of a tensor of floats in double precision, some at a time, in their order."""
+    dtype = DType[tensor.ref.dtype]
+    count = tensor.ref.size // dtype.itemsize
+    for first in range(0, count, _BLOCK):
+        words = memoryview(bytearray(min(_BLOCK, count - first) * dtype.itemsize))
+        context.reader.read_tensor_into(tensor.row, first * dtype.itemsize, words)
+        wide = np.empty(len(words) // dtype.itemsize, np.float64)
+        widen_words(WORD_KINDS[dtype], words, wide)
+        yield wide
 
 
 def read_values(context: ComputeContext, tensor: InputTensor, title: str) -> Values:
@@ -121,10 +130,10 @@ def _list(value: object) -> list[int]:
 
 
 def _float_dtype(tensor: InputTensor, title: str) -> DType:
-    if tensor.ref.dtype not in _FLOATS:
+    if tensor.ref.dtype not in FLOATS:
         raise CannotAdapt(
             f"{tensor.ref.name} of {title} has dtype {tensor.ref.dtype}; adapters are made of"
-            f" {', '.join(_FLOATS)}"
+            f" {', '.join(FLOATS)}"
         )
     return DType[tensor.ref.dtype]
 

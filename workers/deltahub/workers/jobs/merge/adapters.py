@@ -20,6 +20,7 @@ from deltahub.methods.adapters.lora import (
     merged_weight,
     parse_config,
 )
+from deltahub.methods.adapters.names import BaseNames, Kind, part_of
 from deltahub.methods.errors import CannotMerge
 from deltahub.methods.merging.static import Values
 from deltahub.registry.packs.encoder_generation import generation_of
@@ -38,6 +39,8 @@ from deltahub.workers.jobs.merge.passes.parts import plan_of, read_elements, spe
 
 # Longest time to match the patterns of an adapter with all of its modules.
 MATCHING_S: Final = 20.0
+# Elements of two tensors that are compared at once.
+_COMPARED: Final = 1 << 20
 
 Contents = Mapping[str, Mapping[str, str]]
 """number of a model -> name -> content id in hex of the tensors of base plus adapter"""
@@ -85,9 +88,46 @@ def parsed(context: ComputeContext, base: InputModel, adapter: InputModel) -> Pa
         read_input(context.registry, context.reader, adapter, CONFIG_FILE), adapter.title
     )
     changes = changes_of(adapter.tensors.keys(), base.tensors.keys(), adapter.title)
+    require_equal_copies(context, base, adapter)
     with time_limit(MATCHING_S, f"matching alpha_pattern of {adapter.title}"):
         alphas = config.scales_of({change.module for change in changes.values()})
     return Parsed(config, changes, alphas)
+
+
+def require_equal_copies(context: ComputeContext, base: InputModel, adapter: InputModel) -> None:
+    """CannotMerge if a copy of a weight of the base, beside the adapter, is not that weight."""
+    names = BaseNames(base.tensors.keys())
+    for name, copy in adapter.tensors.items():
+        part = part_of(name)
+        if part.kind != Kind.BASE_COPY:
+            continue
+        targets = names.find(f"{part.module}.weight")
+        own = base.tensors[targets[0]] if len(targets) == 1 else None
+        if own is None or not _are_equal(context, own, copy):
+            raise CannotMerge(
+                f"{name} of {adapter.title} is not the weight of {base.title}, for example because"
+                " the vocabulary was made larger: merge it where it was trained, and push the full"
+                " model"
+            )
+
+
+def _are_equal(context: ComputeContext, one: InputTensor, other: InputTensor) -> bool:
+    if one.ref.tensor == other.ref.tensor and one.ref.dtype == other.ref.dtype:
+        return True
+    if one.ref.shape != other.ref.shape:
+        return False
+    specs = [spec_of(each) for each in (one, other)]
+    if not all(spec.dtype.is_float for spec in specs):
+        return False
+    for first in range(0, specs[0].count, _COMPARED):
+        count = min(_COMPARED, specs[0].count - first)
+        own, copy = (
+            _widened(spec.dtype, read_elements(context, each, spec.dtype, first, count))
+            for spec, each in zip(specs, (one, other), strict=True)
+        )
+        if not np.array_equal(own, copy):
+            return False
+    return True
 
 
 def merge_tensors(
@@ -100,6 +140,8 @@ def merge_tensors(
     base, adapter = models
     found = parsed(context, base, adapter)
     names = [name for name in base.tensors if name in found.changes]
+    if not names:
+        raise CannotMerge(f"{adapter.title} changes no tensor of {base.title}")
     position = first
     made: dict[str, str] = {}
     with MadePack(context.registry, context.reader, domain_id, context.job_id) as pack:
