@@ -1,9 +1,13 @@
 """A hub with a worker, and a tiny Llama that ann has pushed."""
 
+import contextlib
+import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from deltahub.client import Hub
+from deltahub.client.errors import EntryNotFound
 from support.service.hub import RunningHub
 
 
@@ -20,3 +24,11 @@ class Place:
     def environment(self) -> dict[str, str]:
         """For a command of ann's."""
         return {"DELTAHUB_URL": self.hub.url, "DELTAHUB_TOKEN": self.token}
+
+    def report_of(self, name: str) -> dict[str, Any]:
+        """The report, which is written a moment after a push whose files the hub knew."""
+        for _ in range(300):
+            with contextlib.suppress(EntryNotFound):
+                return self.ann.adapter_report(name)
+            time.sleep(0.1)
+        raise AssertionError(f"{name} has no report")

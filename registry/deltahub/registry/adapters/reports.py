@@ -7,6 +7,8 @@ decides whether an adapter's weights are served as they are: its state.
 from collections.abc import Mapping
 from typing import Any, Final
 
+from sqlalchemy import select
+
 from deltahub.registry.access.caller import Caller
 from deltahub.registry.access.repositories import load_repository
 from deltahub.registry.adapters.rules import OFF, rule_for
@@ -61,6 +63,16 @@ def shown_report(session: ReadSession, revision_id: int) -> dict[str, Any] | Non
     """The same for a page, of a revision that the reader may read; None without one."""
     known = session.get(AdapterReportRow, revision_id)
     return None if known is None else dict(known.report)
+
+
+def shown_state(session: ReadSession, repository_id: int) -> str | None:
+    """The state of the adapter at the head of main; None if there is none that was looked at."""
+    query = (
+        select(AdapterReportRow.state)
+        .join(Repository, Repository.head_id == AdapterReportRow.revision_id)
+        .where(Repository.id == repository_id)
+    )
+    return session.scalar(query)
 
 
 def refuse_quarantined(

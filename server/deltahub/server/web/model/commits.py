@@ -95,7 +95,7 @@ def show_commit(
     after: Annotated[str, Query(max_length=2000)] = "",
 ) -> Response:
     """Show what a commit changed."""
-    model = load_model(hub, viewer, namespace, name)
+    model = load_model(hub, viewer, f"{namespace}/{name}")
     if "\0" in after:
         raise InvalidRequest("the place is wrong: take it from the link to the next page")
     with hub.registry.db.read() as session:

@@ -3,6 +3,7 @@
 from typing import Final
 
 from deltahub.server.web.model import (
+    adapter,
     blob,
     commits,
     files,
@@ -16,5 +17,5 @@ from deltahub.server.web.model import (
 from deltahub.server.web.model.comparing import page as comparing
 
 MODULES: Final = (
-    overview, files, blob, commits, refs, lineage, use, tensors, settings, comparing,
+    overview, files, blob, commits, refs, lineage, use, tensors, adapter, settings, comparing,
 )  # fmt: skip
