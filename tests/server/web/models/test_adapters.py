@@ -81,6 +81,20 @@ def test_the_page_says_what_the_adapter_is_and_where_it_can_be_served(world: Wor
     assert SOURCE in page.links
 
 
+@pytest.mark.parametrize("state", ["plain", "convertible", "quarantined", "broken"])
+def test_lines_for_peft_name_base_adapter_and_hub(world: World, state: str) -> None:
+    at = adapter(world, f"lab/use-{state}", state)
+    page = world.stranger.get(f"/lab/use-{state}/use")
+    (lines,) = [each.text for each in page.all("pre") if "import PeftModel" in each.text]
+    assert 'from_pretrained("lab/base")' in lines
+    assert f'PeftModel.from_pretrained(base, "lab/use-{state}")' in lines
+    endpoint = f"export HF_ENDPOINT={world.hub.url}"
+    assert [each.text for each in page.all("pre")].count(endpoint) == 1
+    warned = [each for each in page.all("p", class_="alert-warning") if "found out" in each.text]
+    assert len(warned) == (state != "plain")
+    assert at in page.links
+
+
 def test_one_click_asks_for_the_conversion_and_a_second_for_the_same_job(world: World) -> None:
     at = adapter(world, "lab/one-click", "convertible")
     page = world.admins.get(at)
