@@ -6,6 +6,7 @@ from pydantic import BaseModel, Field
 
 from deltahub.methods.kinds.kind import RepositoryName
 
+TITLE: Final = "PiSSA init kit"
 # On main of the repository that holds the kit.
 REPORT_FILE: Final = "kit.json"
 _MOST: Final = 100_000
