@@ -148,5 +148,3 @@ def _may_read(hub: Hub, viewer: Caller | None, base: Base | None) -> bool:
     except RepositoryNotFound:
         return False
     return True
-
-
