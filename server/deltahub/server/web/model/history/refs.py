@@ -46,7 +46,7 @@ def show_refs(
         ("tag", tags[:_PAGE], _next(tags), "tags_after"),
     ]
     return render(
-        request, hub, viewer, "model/refs.html", model=model, lists=lists, commits=commits
+        request, hub, viewer, "model/history/refs.html", model=model, lists=lists, commits=commits
     )
 
 
