@@ -1,6 +1,9 @@
 """One hub with real models, and one browser, for all tests of pages."""
 
+import shutil
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser
@@ -16,6 +19,11 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="session")
-def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FilledHub]:
-    with filled_hub(tmp_path_factory.mktemp("hub")) as found:
-        yield found
+def hub() -> Iterator[FilledHub]:
+    # Pages of administrators show the folder, and are in the pictures of the documentation.
+    folder = Path(tempfile.mkdtemp(prefix="deltahub-"))
+    try:
+        with filled_hub(folder) as found:
+            yield found
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

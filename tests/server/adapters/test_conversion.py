@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from deltahub.client import Hub, JobFailed
 from deltahub.client.transfer import pissa_model
-from support.adapters.place import Place, report_of
+from support.adapters.place import Place
 from support.adapters.tuning import load_base, logits, train, trained_adapter
 
 
@@ -171,7 +171,7 @@ def test_a_private_base_leaves_no_trace_in_a_public_adapter(place: Place, tmp_pa
     place.ann.push(place.base, "ann/secret", private=True)
     trained_adapter(place.base, tmp_path / "a", init_lora_weights="pissa")
     place.ann.push(tmp_path / "a", "ann/open", base="ann/secret")
-    assert report_of(place, "ann/open")["base"]["commit"] is None
+    assert place.report_of("ann/open")["base"]["commit"] is None
     with pytest.raises(JobFailed, match="is private, and the result would put a part"):
         place.ann.convert_adapter("ann/open").wait()
     place.ann.set_private("ann/open", True)
@@ -181,7 +181,7 @@ def test_a_private_base_leaves_no_trace_in_a_public_adapter(place: Place, tmp_pa
 def test_an_adapter_whose_base_is_not_here_says_so(place: Place, tmp_path: Path) -> None:
     trained_adapter(place.base, tmp_path / "a", init_lora_weights="pissa")
     place.ann.push(tmp_path / "a", "ann/orphan", base="ann/nowhere")
-    assert report_of(place, "ann/orphan")["state"] == "quarantined"
+    assert place.report_of("ann/orphan")["state"] == "quarantined"
     with pytest.raises(JobFailed, match=r"names ann/nowhere as its base, which this hub lacks"):
         place.ann.convert_adapter("ann/orphan").wait()
     place.ann.convert_adapter("ann/orphan", base="ann/base").wait()
@@ -225,7 +225,7 @@ def test_a_base_that_moved_is_noticed(place: Place, tmp_path: Path) -> None:
     save_file({name: each * 1.01 for name, each in weights.items()}, base / "model.safetensors")
     place.ann.push(base, "ann/moved")
     place.ann.push(tmp_path / "a", "ann/of-moved", base="ann/moved")
-    assert report_of(place, "ann/of-moved")["base"]["differs"]
+    assert place.report_of("ann/of-moved")["base"]["differs"]
     with pytest.raises(JobFailed, match="whose weights are not those of"):
         place.ann.convert_adapter("ann/of-moved").wait()
     place.ann.convert_adapter("ann/of-moved", base=f"ann/moved@{commit}").wait()

@@ -13,7 +13,7 @@ from peft import PeftModel
 from safetensors.torch import load_file, save_file
 
 from deltahub.client.errors import EntryNotFound, Forbidden
-from support.adapters.place import Place, report_of
+from support.adapters.place import Place
 from support.adapters.tuning import load_base, logits, trained_adapter
 from support.service.client_process import deltahub
 
@@ -23,7 +23,7 @@ WEIGHTS = "adapter_model.safetensors"
 def pushed(place: Place, folder: Path, name: str, **options: Any) -> torch.Tensor:
     expected = trained_adapter(place.base, folder, **options)
     place.ann.push(folder, name, base="ann/base")
-    report_of(place, name)
+    place.report_of(name)
     return expected
 
 
@@ -43,7 +43,7 @@ def test_each_kind_is_known_by_its_state(
 ) -> None:
     name = f"ann/{tmp_path.name[:60]}"
     pushed(place, tmp_path / "a", name, **options)
-    report = report_of(place, name)
+    report = place.report_of(name)
     assert (report["state"], report["rule"], report["convert"]) == (state, rule, "ask")
     assert report["base"]["name"] == "ann/base"
     assert report["base"]["is_at_hand"]
@@ -81,13 +81,13 @@ def test_an_adapter_is_converted_by_itself_where_that_is_the_rule(
     place.ann.set_conversion_rule("ann/by-itself", "auto")
     expected = pushed(place, tmp_path / "a", "ann/by-itself", init_lora_weights="pissa")
     for _ in range(300):
-        if report_of(place, "ann/by-itself")["state"] == "plain":
+        if place.report_of("ann/by-itself")["state"] == "plain":
             break
         time.sleep(0.1)
     at = place.ann.pull("ann/by-itself", to=tmp_path / "converted")
     found = logits(PeftModel.from_pretrained(load_base(place.base), at))
     assert torch.allclose(found, expected, atol=1e-4)
-    assert report_of(place, "ann/by-itself")["state"] == "plain"
+    assert place.report_of("ann/by-itself")["state"] == "plain"
 
 
 def test_a_rule_is_set_by_administrators_alone(place: Place) -> None:
@@ -109,14 +109,14 @@ def test_pissa_in_disguise_is_recognized(place: Place, tmp_path: Path) -> None:
     init = tmp_path / "a" / "pissa_init"
     init.rename(tmp_path / "kept")
     place.ann.push(tmp_path / "a", "ann/disguised", base="ann/base")
-    report = report_of(place, "ann/disguised")
+    report = place.report_of("ann/disguised")
     assert report["state"] == "quarantined"
     assert "first singular directions" in report["why"]
     # The way out that it names.
     (tmp_path / "kept").rename(init)
     place.ann.push(tmp_path / "a", "ann/disguised", base="ann/base")
     place.ann.convert_adapter("ann/disguised").wait()
-    assert report_of(place, "ann/disguised")["state"] == "plain"
+    assert place.report_of("ann/disguised")["state"] == "plain"
     at = place.ann.pull("ann/disguised", to=tmp_path / "converted")
     found = logits(PeftModel.from_pretrained(load_base(place.base), at))
     assert torch.allclose(found, expected, atol=1e-4)
@@ -129,21 +129,21 @@ def test_a_broken_adapter_is_told_what_is_wrong(place: Place, tmp_path: Path) ->
     odd = {**tensors, name: torch.full_like(tensors[name], torch.inf)}
     save_file(odd, tmp_path / "a" / WEIGHTS, {"format": "pt"})
     place.ann.push(tmp_path / "a", "ann/infinite", base="ann/base")
-    report = report_of(place, "ann/infinite")
+    report = place.report_of("ann/infinite")
     assert report["state"] == "broken"
     assert f"{name} has infinite or NaN elements" in " ".join(report["faults"])
     config = tmp_path / "a" / "adapter_config.json"
     good = config.read_text()
     config.write_text(json.dumps({**json.loads(good), "r": 0}))
     place.ann.push(tmp_path / "a", "ann/no-rank", base="ann/base")
-    told = report_of(place, "ann/no-rank")
+    told = place.report_of("ann/no-rank")
     assert told["state"] == "broken"
     assert " r " in f" {told['faults'][0]} "
     config.write_text(good)
     del tensors[name]
     save_file(tensors, tmp_path / "a" / WEIGHTS, {"format": "pt"})
     place.ann.push(tmp_path / "a", "ann/half-there", base="ann/base")
-    assert report_of(place, "ann/half-there")["state"] == "broken"
+    assert place.report_of("ann/half-there")["state"] == "broken"
 
 
 def test_a_model_that_is_no_adapter_has_no_report(place: Place) -> None:

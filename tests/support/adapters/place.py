@@ -29,14 +29,13 @@ class Place:
         """For a command of ann's."""
         return {"DELTAHUB_URL": self.hub.url, "DELTAHUB_TOKEN": self.token}
 
-
-def report_of(place: Place, name: str) -> dict[str, Any]:
-    """The report, which is written a moment after a push whose files the hub knew."""
-    for _ in range(300):
-        with contextlib.suppress(EntryNotFound):
-            return place.ann.adapter_report(name)
-        time.sleep(0.1)
-    raise AssertionError(f"{name} has no report")
+    def report_of(self, name: str) -> dict[str, Any]:
+        """The report, which is written a moment after a push whose files the hub knew."""
+        for _ in range(300):
+            with contextlib.suppress(EntryNotFound):
+                return self.ann.adapter_report(name)
+            time.sleep(0.1)
+        raise AssertionError(f"{name} has no report")
 
 
 @contextlib.contextmanager

@@ -14,8 +14,13 @@ TARGETS = ["q_proj", "v_proj", "up_proj", "down_proj"]
 
 def write_base(folder: Path) -> Path:
     """The tiny Llama of the rule `base`, as save_pretrained writes it."""
+    return write_llama(folder, "base")
+
+
+def write_llama(folder: Path, rule: str) -> Path:
+    """The tiny Llama of a rule; see tiny_llamas."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name, data in files("base").items():
+    for name, data in files(rule).items():
         (folder / name).write_bytes(data)
     return folder
 

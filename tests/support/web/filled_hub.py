@@ -1,5 +1,6 @@
 """A hub like one that a team has used for a while: a family of models, a merge, and many others."""
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import torch
 from benchmarks.scale.run import fill
 from deltahub.registry import Registry, Settings
 from deltahub.registry.access import organizations, tokens, users
+from support.adapters.tuning import trained_adapter, write_base
 from support.models.model_folders import N_PARTS, base_tensors, tuned_tensors, write_model
 from support.service.hub import ServedHub, served_hub
 
@@ -59,11 +61,15 @@ class FilledHub:
 def filled_hub(folder: Path, *, n_generated: int = N_GENERATED) -> Iterator[FilledHub]:
     """Start a hub, push a family of trained models, one of them twice, and merge two of them.
 
+    admin/next-letter and admin/last-letter are PiSSA adapters, which can be converted, of
+    admin/letters.
+
     n_generated: further repositories, with a card each.
     """
     data, models = folder / "data", folder / "models"
     torch.set_num_threads(1)
     _write_family(models)
+    _write_adapter(models)
     token = fill(data, n_generated, folder)
     with Registry.open(Settings(data_dir=data)) as reg:
         users.create_user(reg, "ida")
@@ -72,6 +78,10 @@ def filled_hub(folder: Path, *, n_generated: int = N_GENERATED) -> Iterator[Fill
         organizations.add_member(reg, "lyrics", "admin", "admin")
         organizations.add_member(reg, "lyrics", "ida", "write")
     with served_hub(data, token=token) as hub:
+        run(hub, token, models, "push", "letters", "admin/letters")
+        for name in ("next-letter", "last-letter"):
+            adapter = ("push", "next-letter", f"admin/{name}", "--base", "admin/letters")
+            run(hub, token, models, *adapter)
         for name in ("base", "haiku", "sonnet", "limerick"):
             options = [] if name == "base" else ["--base", "admin/base"]
             private = ["--private"] if name == "limerick" else []
@@ -110,6 +120,17 @@ def _write_family(models: Path) -> None:
         more = "" if name == "base" else "base_model: admin/base\n"
         card = _CARD.format(title=name.title(), name=f"admin/{name}", more=more)
         (folder / "README.md").write_text(card)
+
+
+def _write_adapter(models: Path) -> None:
+    """Train a PiSSA adapter of a Llama that answers with a letter, and name its base."""
+    folder = models / "next-letter"
+    trained_adapter(write_base(models / "letters"), folder, init_lora_weights="pissa")
+    config = folder / "adapter_config.json"
+    told = json.loads(config.read_text()) | {"base_model_name_or_path": "admin/letters"}
+    config.write_text(json.dumps(told, indent=2))
+    card = "---\nbase_model: admin/letters\nlibrary_name: peft\n---\n"
+    (folder / "README.md").write_text(f"{card}# Next letter\n\nSays the letter that follows.\n")
 
 
 def _train_longer(folder: Path) -> None:

@@ -27,6 +27,7 @@ OF_ADMIN: Final = {
     "new": "/-/new",
     "upload": "/-/upload/admin/haiku",
     "compare-form": "/admin/base/compare?base=admin/haiku&with=admin/sonnet",
+    "adapter": "/admin/next-letter/adapter",
     "model-settings": "/admin/haiku/settings",
     "profile": "/-/settings",
     "password": "/-/settings/password",
@@ -39,6 +40,9 @@ OF_ADMIN: Final = {
     "job-kinds": "/-/jobs/new",
     "new-merge": "/-/jobs/new/merge?base=admin/base",
     "new-comparison": "/-/jobs/new/compare",
+    "new-kit": "/-/jobs/new/pissa_init?base=admin/letters",
+    "new-conversion": "/-/jobs/new/convert_adapter?adapter=admin/next-letter",
+    "new-extraction": "/-/jobs/new/extract_adapter?model=admin/haiku",
     "admin-overview": "/-/admin",
     "admin-jobs": "/-/admin/jobs",
     "admin-storage": "/-/admin/storage",
@@ -58,6 +62,7 @@ LINKED: Final = {
     "commit": "/admin/haiku/commit/0123456789ab",
     "estimate": "/-/jobs/0123456789ab",
     "job": "/-/jobs/0123456789ab",
+    "conversion": "/-/jobs/0123456789ab",
     "invitation": "/-/invitation/0123456789ab",
 }
 EVERY: Final = PUBLIC | OF_ADMIN | LINKED

@@ -66,6 +66,16 @@ def shown_report(session: ReadSession, revision_id: int) -> dict[str, Any] | Non
     return None if known is None else dict(known.report)
 
 
+def shown_state(session: ReadSession, repository_id: int) -> str | None:
+    """The state of the adapter at the head of main; None if there is none that was looked at."""
+    query = (
+        select(AdapterReportRow.state)
+        .join(Repository, Repository.head_id == AdapterReportRow.revision_id)
+        .where(Repository.id == repository_id)
+    )
+    return session.scalar(query)
+
+
 def refuse_quarantined(
     session: ReadSession, repository: Repository, revision: Revision, asked: str, path: str
 ) -> None:

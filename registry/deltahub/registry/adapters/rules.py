@@ -1,5 +1,6 @@
 """Whether adapters that changed their base are converted: the rule of a repository or namespace."""
 
+from hashlib import sha256
 from typing import Final, Literal, get_args
 
 from sqlalchemy import ColumnElement, delete, select
@@ -41,6 +42,13 @@ def set_rule(reg: Registry, caller: Caller | None, target: str, convert: str) ->
             )
         )
         audit.append(session, caller, "adapter.rule", target, {"convert": convert})
+
+
+def conversion_key(adapter: str) -> str:
+    """The idempotency key of the job that converts `namespace/name@commit`: whoever asks twice, by
+    a rule or on a page, gets one job.
+    """
+    return f"convert {sha256(adapter.encode()).hexdigest()[:48]}"
 
 
 def rule_for(session: ReadSession, repository: Repository) -> str:

@@ -14,7 +14,7 @@ from deltahub.server.connections.inner_paths import inner_path
 PREFIX: Final = "-"
 # What follows a model's name in the address of one of its pages.
 MODEL_PAGES: Final = frozenset(
-    "tree blob commits commit refs lineage use tensors compare settings".split()
+    "tree blob commits commit refs lineage use tensors compare adapter settings".split()
 )
 # Addresses that Hugging Face clients print for people, and our pages of the same.
 ELSEWHERE: Final = {

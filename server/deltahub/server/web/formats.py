@@ -136,6 +136,17 @@ def sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}{end}"
 
 
+def with_code(text: str) -> Markup:
+    """Return a text whose parts between backticks are code."""
+    parts = text.split("`")
+    if len(parts) % 2 == 0:  # the last backtick opens nothing
+        parts[-2:] = ["`".join(parts[-2:])]
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if number % 2 else escape(part)
+        for number, part in enumerate(parts)
+    )
+
+
 def browser(agent: str) -> str:
     """Return a browser and its system as people call them, from what it says of itself."""
     name = next((name for mark, name in _BROWSERS if mark in agent), None)
@@ -159,4 +170,5 @@ FILTERS: Final = {
     "breakable": breakable,
     "browser": browser,
     "sentence": sentence,
+    "with_code": with_code,
 }

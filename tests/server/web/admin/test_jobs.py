@@ -5,10 +5,13 @@ from html import unescape
 from urllib.parse import quote
 
 import pytest
+from pydantic import ValidationError
 
 from deltahub.methods.kinds.merge import MergeArguments
+from deltahub.methods.kinds.pissa_init import PissaInitArguments
 from deltahub.server.web.jobs.fields import fields_of, read_arguments
 from deltahub.server.web.jobs.kinds import askable
+from deltahub.server.web.kinds.merge import Report
 from support.merging.family import Family
 from support.models import tiny_models as tiny
 from support.web.browser import Browser, Page
@@ -176,6 +179,29 @@ def test_a_file_that_only_looks_like_a_report_is_none(family: Family) -> None:
         family.hub.commit("ann/odd", files, family.token)
         assert guest.get("/-/reports/ann/odd").status == 404
         assert "/-/reports/" not in guest.get("/ann/odd").text
+
+
+@pytest.mark.parametrize("name", ["/evil.example", "//evil.example/x", "evil"])
+def test_a_report_that_anybody_pushed_links_to_models_of_this_hub_alone(name: str) -> None:
+    told = {
+        "method": "emr", "base": "ann/base", "fine_tunes_bytes": 1, "main_bytes": 1,
+        "branches_bytes": 1, "merged_tensors": 1, "merged_elements": 1, "warnings": [], "tasks": [],
+    }  # fmt: skip
+    Report.model_validate(told)
+    task = {"branch": "a", "model": "ann/a", "is_exact": False, "kept_tensors": 0,
+            "fine_tune_bytes": 1, "branch_bytes": 1}  # fmt: skip
+    Report.model_validate(told | {"tasks": [task]})
+    for wrong in ({"base": name}, {"tasks": [task | {"model": name}]}):
+        with pytest.raises(ValidationError):
+            Report.model_validate(told | wrong)
+
+
+def test_a_choice_that_may_be_left_out_starts_as_none() -> None:
+    quant = fields_of(PissaInitArguments, {})["quant"]
+    assert (quant.widget, quant.choices, quant.value) == ("choice", ("", "nf4"), "")
+    given = {"base": "a/base", "quant": ""}
+    read, problems = read_arguments(PissaInitArguments, given, dry_run=False)
+    assert (read, problems) == (PissaInitArguments(base="a/base"), {})
 
 
 def test_a_kind_without_a_form_gets_one_from_its_arguments() -> None:

@@ -73,6 +73,14 @@ def test_a_comparison_that_runs_says_that_it_stops(world: World, begun: str) -> 
     assert "The comparison was cancelled." in world.admins.get(begun).text
 
 
+def test_a_command_in_what_it_waits_for_is_shown_as_code(world: World, begun: str) -> None:
+    page = world.admins.get(begun)
+    assert "Waits for" in page.text
+    assert "`" not in page.text
+    assert "deltahub" in page.one("section", class_="compare-work").text
+    assert any("deltahub" in each.text for each in page.all("code"))
+
+
 def test_nobody_else_is_offered_to_cancel_it(world: World, begun: str) -> None:
     readers = tokens.create_token(world.hub.registry, "admin", "read", "tests")
     for browser in (Browser(world.hub, readers), world.user, world.stranger):

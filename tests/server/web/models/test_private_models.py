@@ -10,7 +10,7 @@ from support.web.page_reader import Browser, Page
 PLACES = (
     "", "/tree", "/tree/main", "/tree/main/README.md", "/tree/none", "/blob/main/README.md",
     "/blob/main/none", "/commits", "/commits/main", "/commit/main", "/commit/0000000", "/refs",
-    "/lineage", "/use", "/tensors", "/tensors/main", "/settings", "/tree/main?after=x",
+    "/lineage", "/use", "/tensors", "/tensors/main", "/adapter", "/settings", "/tree/main?after=x",
     "/tensors/main?page=2", "/commits/main?after=0000000", "/tensors/main?sort=none",
 )  # fmt: skip
 
@@ -25,11 +25,15 @@ def test_its_pages_equal_those_of_a_model_that_does_not_exist(world: World, plac
 
 
 def test_forms_do_not_tell_either(world: World) -> None:
-    for place, fields in (("visibility", {"visibility": "public"}), ("delete", {"name": "x"})):
+    forms = (
+        ("settings/visibility", {"visibility": "public"}), ("settings/delete", {"name": "x"}),
+        ("adapter/convert", {}),
+    )  # fmt: skip
+    for place, fields in forms:
         for browser in (world.stranger, world.user):
             found = [
                 _anonymous(
-                    browser.post(f"/lab/{name}/settings/{place}", fields, at=_form_page(browser)),
+                    browser.post(f"/lab/{name}/{place}", fields, at=_form_page(browser)),
                     name,
                 )
                 for name in ("secret", "absent")

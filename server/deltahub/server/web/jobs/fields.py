@@ -61,7 +61,7 @@ def fields_of(
             is_required=name in required,
             value=given.get(name, _text(default, widget)),
             default=_text(default, widget),
-            choices=tuple(prop.get("enum", ())),
+            choices=_choices(prop, full) if widget == "choice" else (),
             is_model=_names_models(prop),
             least=prop.get("minimum", prop.get("exclusiveMinimum")),
             most=prop.get("maximum", prop.get("exclusiveMaximum")),
@@ -140,7 +140,7 @@ def _resolved(full: Mapping[str, Any], schema: Mapping[str, Any]) -> Mapping[str
 
 
 def _widget(prop: Mapping[str, Any], full: Mapping[str, Any]) -> Widget:
-    if "enum" in prop:
+    if "enum" in prop or "const" in prop:
         return "choice"
     kind = prop.get("type")
     if kind == "boolean":
@@ -150,6 +150,12 @@ def _widget(prop: Mapping[str, Any], full: Mapping[str, Any]) -> Widget:
     if kind == "array":
         return "lines" if prop.get("items", {}).get("type") == "string" else "json_lines"
     return "text"
+
+
+def _choices(prop: Mapping[str, Any], full: Mapping[str, Any]) -> tuple[str, ...]:
+    """The texts to choose from; an empty one stands for null."""
+    found = prop["enum"] if "enum" in prop else [prop["const"]]
+    return ("", *found) if "anyOf" in full else tuple(found)
 
 
 def _names_models(prop: Mapping[str, Any]) -> bool:

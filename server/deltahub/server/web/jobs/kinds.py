@@ -3,9 +3,11 @@
 A kind's folder, kinds/KIND (with _ for -), is found by its name: a new kind changes nothing here.
 
 - form.html: the fields of its form. Without it the form is made from the kind's arguments.
-- estimate.html: what a dry run has found, `estimate`. Without it that is shown as a list.
+- estimate.html: what a dry run has found, `estimate`: that part of its result, or all of it.
+  Without the template it is shown as a list.
 - report.html: what its result says. Without it the result is shown as a list.
 - choices.html: a part of the form that depends on another field; see merge/form.html.
+- in __init__.py, TITLE: what people call the kind; without it, its name in words.
 - in __init__.py, REPORT_FILE: a file of the repository that the job made, which has the report;
   and Report: a pydantic model of it, because anybody may push a file of this name.
 """
@@ -56,7 +58,7 @@ def pages_of(kind: str) -> KindPages:
     arguments = KINDS.get(kind)
     return KindPages(
         kind,
-        kind.replace("_", " ").replace("-", " ").capitalize(),
+        getattr(module, "TITLE", kind.replace("_", " ").replace("-", " ").capitalize()),
         ((arguments.__doc__ if arguments else None) or "").partition("\n")[0],
         templates.get("form"),
         templates.get("choices"),

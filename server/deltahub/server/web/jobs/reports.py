@@ -1,5 +1,6 @@
 """The report of a model that a job made, for everybody who may read the model."""
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 from fastapi import APIRouter, Request
@@ -16,7 +17,7 @@ from deltahub.registry.catalog.refs import resolve_revision
 from deltahub.registry.errors import Cancelled, RegistryError
 from deltahub.server.body_limits import BoundedRoute
 from deltahub.server.hub import CallerDep, Hub, HubDep
-from deltahub.server.web.jobs.kinds import KindPages, askable
+from deltahub.server.web.jobs.kinds import KindPages, askable, pages_of
 from deltahub.server.web.rendering import render
 
 router = APIRouter(route_class=BoundedRoute, prefix="/-/reports")
@@ -33,41 +34,48 @@ def show_report(
     with hub.registry.db.read() as session:
         repository = load_repository(session, viewer, full_name)
         revision = resolve_revision(session, repository, DEFAULT_BRANCH)
-    for pages in askable():
-        found = _report(hub, revision, pages)
-        if found is not None:
-            return render(
-                request, hub, viewer, "jobs/report.html",
-                pages=pages, name=full_name, result={"name": full_name, "report": found},
-            )  # fmt: skip
-    raise HTTPException(404)
+    found = _first_report(hub, revision, askable())
+    if found is None:
+        raise HTTPException(404)
+    pages, report = found
+    return render(
+        request, hub, viewer, "jobs/report.html",
+        pages=pages, name=full_name, result={"name": full_name, "report": report},
+    )  # fmt: skip
 
 
 def has_report(hub: Hub, revision: Revision) -> bool:
-    """Whether the page of the report has one to show.
+    """Whether the page of the report has one to show; see find_report()."""
+    return find_report(hub, revision) is not None
 
-    False if the file cannot be read, so that a model whose report is damaged still has its page.
+
+def find_report(hub: Hub, revision: Revision, kind: str | None = None) -> dict[str, Any] | None:
+    """The report that a revision's files have, of one kind or of any.
+
+    None also if the file cannot be read, so that a model whose report is damaged has its page.
     """
     try:
-        return any(_report(hub, revision, pages) is not None for pages in askable())
+        found = _first_report(hub, revision, askable() if kind is None else [pages_of(kind)])
     except Cancelled:
         raise
     except (RegistryError, CodecError):
-        return False
-
-
-def _report(hub: Hub, revision: Revision, pages: KindPages) -> Any:
-    """The report of this kind in a revision; None if it has none of the kind's form."""
-    if pages.report_file is None or pages.report_type is None or pages.report is None:
         return None
+    return None if found is None else found[1]
+
+
+def _first_report(
+    hub: Hub, revision: Revision, kinds: Iterable[KindPages]
+) -> tuple[KindPages, dict[str, Any]] | None:
+    """The first of these kinds that has a report of its form in the revision, and the report."""
+    files = {each.report_file: each for each in kinds if each.report_file and each.report}
     with hub.registry.db.read() as session:
-        entry = entries_at(session, revision, [pages.report_file]).get(pages.report_file)
-    if entry is None:
-        return None
-    data = read_small(hub.reader, entry, _MOST_BYTES)
-    if data is None:
-        return None
-    try:
-        return pages.report_type.model_validate_json(data).model_dump()
-    except ValidationError:
-        return None
+        entries = entries_at(session, revision, files)
+    for path, pages in files.items():
+        data = read_small(hub.reader, entries[path], _MOST_BYTES) if path in entries else None
+        if data is None or pages.report_type is None:
+            continue
+        try:
+            return pages, pages.report_type.model_validate_json(data).model_dump()
+        except ValidationError:
+            continue  # anybody may push a file of this name
+    return None

@@ -6,6 +6,7 @@ from typing import Final
 from deltahub.registry import ReadSession, Repository, Revision
 from deltahub.registry.access.caller import Caller
 from deltahub.registry.access.repositories import DEFAULT_BRANCH, load_repository
+from deltahub.registry.adapters.reports import shown_state
 from deltahub.registry.catalog import repositories
 from deltahub.registry.catalog.refs import RefInfo, is_empty, list_refs, resolve_revision
 from deltahub.registry.catalog.repositories import RepositoryInfo
@@ -17,13 +18,20 @@ _IN_MENU: Final = 30
 
 
 @dataclass(frozen=True)
+class ShownModel(RepositoryInfo):
+    """A model as its pages show it. adapter: its state if it is an adapter that was looked at."""
+
+    adapter: str | None
+
+
+@dataclass(frozen=True)
 class AtRevision:
     """A model at a revision. name: as the address has it, with slashes.
 
     row: None if nothing has been committed to the model.
     """
 
-    model: RepositoryInfo
+    model: ShownModel
     name: str
     row: Revision | None
     repository: Repository
@@ -36,16 +44,18 @@ class AtRevision:
         return self.row is not None and self.row.commit.startswith(self.name)
 
 
-def load_model(hub: Hub, viewer: Caller | None, namespace: str, name: str) -> RepositoryInfo:
-    """Return the model; RepositoryNotFound if the viewer may not read it."""
-    return repositories.get_repository(hub.registry, viewer, f"{namespace}/{name}")
+def load_model(hub: Hub, viewer: Caller | None, name: str) -> ShownModel:
+    """Return the model `namespace/name`; RepositoryNotFound if the viewer may not read it."""
+    info = repositories.get_repository(hub.registry, viewer, name)
+    with hub.registry.db.read() as session:
+        return ShownModel(**vars(info), adapter=shown_state(session, info.id))
 
 
 def load_at(
     hub: Hub, viewer: Caller | None, namespace: str, name: str, revision: str
 ) -> AtRevision:
     """Return the model at a revision. RepositoryNotFound, RevisionNotFound."""
-    model = load_model(hub, viewer, namespace, name)
+    model = load_model(hub, viewer, f"{namespace}/{name}")
     shown = unescaped(revision)
     with hub.registry.db.read() as session:
         repository = load_repository(session, viewer, model.name)

@@ -20,7 +20,7 @@ def show_lineage(
     namespace: str, name: str, request: Request, hub: HubDep, viewer: CallerDep
 ) -> Response:
     """Show the family of a model as a graph, and as a list."""
-    model = load_model(hub, viewer, namespace, name)
+    model = load_model(hub, viewer, f"{namespace}/{name}")
     graph = lineage_graph(hub.registry, viewer, model.name)
     return render(
         request, hub, viewer, "model/lineage.html", model=model, graph=graph, most=MOST_NODES,

@@ -3,18 +3,18 @@
 from typing import Final
 
 from deltahub.server.web.model import (
+    adapter,
     blob,
-    commits,
     files,
     lineage,
     overview,
-    refs,
     settings,
     tensors,
     use,
 )
 from deltahub.server.web.model.comparing import page as comparing
+from deltahub.server.web.model.history import commits, refs
 
 MODULES: Final = (
-    overview, files, blob, commits, refs, lineage, use, tensors, settings, comparing,
+    overview, files, blob, commits, refs, lineage, use, tensors, adapter, settings, comparing,
 )  # fmt: skip

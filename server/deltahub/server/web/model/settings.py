@@ -7,7 +7,6 @@ from starlette.responses import RedirectResponse, Response
 
 from deltahub.registry.access.caller import Caller
 from deltahub.registry.access.repositories import load_repository
-from deltahub.registry.catalog import repositories
 from deltahub.registry.errors import Conflict, InvalidRequest, LimitExceeded
 from deltahub.registry.ingest import make_public
 from deltahub.registry.reencode.withdraw import Change, Withdrawal, withdraw
@@ -15,6 +14,7 @@ from deltahub.server.body_limits import BoundedRoute
 from deltahub.server.errors import STATUS_OF
 from deltahub.server.hub import CallerDep, Hub, HubDep
 from deltahub.server.web.forms import FormDep
+from deltahub.server.web.model.common import load_model
 from deltahub.server.web.rendering import quoted_path, render
 
 router = APIRouter(route_class=BoundedRoute)
@@ -88,7 +88,7 @@ def _page(
 ) -> Response:
     """visibility, deletion: what was wrong with the form of this kind."""
     _check(hub, viewer, name)
-    model = repositories.get_repository(hub.registry, viewer, name)
+    model = load_model(hub, viewer, name)
     return render(
         request, hub, viewer, "model/settings.html", status, model=model,
         visibility_problem=visibility, deletion_problem=deletion,
@@ -103,7 +103,7 @@ def _waits(
     change: Change,
     waiting: Withdrawal,
 ) -> Response:
-    model = repositories.get_repository(hub.registry, viewer, name)
+    model = load_model(hub, viewer, name)
     return render(
         request, hub, viewer, "model/waits.html", 202, model=model, change=change, waiting=waiting
     )

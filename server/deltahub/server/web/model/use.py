@@ -49,5 +49,6 @@ def show_use(
         # Middleware has put the public address in place of the one behind a proxy.
         url=f"{request.url.scheme}://{request.url.netloc}",
         loader=_CLASSES.get(task, "AutoModel"),
-        is_adapter=line is not None and line.facts.adapter_base is not None,
+        is_adapter=at.model.adapter is not None
+        or (line is not None and line.facts.adapter_base is not None),
     )  # fmt: skip

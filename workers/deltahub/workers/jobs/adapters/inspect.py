@@ -27,7 +27,7 @@ from deltahub.methods.kinds.convert_adapter import ConvertAdapterArguments
 from deltahub.registry.access.caller import Caller
 from deltahub.registry.access.permissions import full_name
 from deltahub.registry.adapters.reports import write_report
-from deltahub.registry.adapters.rules import AUTO, rule_for
+from deltahub.registry.adapters.rules import AUTO, conversion_key, rule_for
 from deltahub.registry.db.models import File, Repository, Revision, User
 from deltahub.registry.db.tables.trees import Entry
 from deltahub.registry.downloads.file_reader import FileReader
@@ -90,7 +90,7 @@ def _convert_if_automatic(reg: Registry, revision_id: int) -> None:
         adapter = f"{full_name(session, repository)}@{revision.commit}"
     arguments = ConvertAdapterArguments(adapter=adapter)
     wish = Wish(arguments.kind, arguments.model_dump(mode="json"), None, arguments.inputs())
-    ask(reg, caller, wish, idempotency_key=f"convert {sha256(adapter.encode()).hexdigest()[:40]}")
+    ask(reg, caller, wish, idempotency_key=conversion_key(adapter))
 
 
 class _Stored:

@@ -4,6 +4,8 @@ from typing import Final
 
 from pydantic import BaseModel, Field
 
+from deltahub.methods.kinds.kind import RevisionName
+
 # On main of the repository that the merge made.
 REPORT_FILE: Final = "merge_report.json"
 _MOST: Final = 10_000
@@ -18,7 +20,7 @@ class Task(BaseModel):
     """How one fine-tune came out; methods/merging/report.py says what each number means."""
 
     branch: str
-    model: str
+    model: RevisionName
     is_exact: bool
     scale: float | None = None
     relative_error: float = Field(default=0.0, allow_inf_nan=False)
@@ -36,7 +38,7 @@ class Report(BaseModel):
 
     method: str
     rescaler: str | None = None
-    base: str
+    base: RevisionName
     fine_tunes_bytes: int
     main_bytes: int
     branches_bytes: int

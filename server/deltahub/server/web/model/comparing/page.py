@@ -10,7 +10,6 @@ from starlette.responses import RedirectResponse, Response
 
 from deltahub.methods.kinds.compare import CompareArguments
 from deltahub.registry.access.caller import Caller
-from deltahub.registry.catalog import repositories
 from deltahub.registry.errors import JobNotFound, NotFound, RegistryError
 from deltahub.registry.jobs import requests
 from deltahub.registry.jobs.requests import JobInfo
@@ -26,6 +25,7 @@ from deltahub.server.errors import STATUS_OF, public_text
 from deltahub.server.hub import CallerDep, Hub, HubDep
 from deltahub.server.turns import reads
 from deltahub.server.web.forms import FormDep
+from deltahub.server.web.model.common import load_model
 from deltahub.server.web.model.comparing.heat import lay_out
 from deltahub.server.web.model.comparing.scales import TITLES, View
 from deltahub.server.web.model.comparing.tensor import draw_blocks, draw_histogram
@@ -77,7 +77,7 @@ def show_comparison(
     tensor: Annotated[str, Query(max_length=10_000)] = "",
 ) -> Response:
     """Show the comparison of two revisions, or what it would cost, or how far it is."""
-    model = repositories.get_repository(hub.registry, viewer, f"{namespace}/{name}")
+    model = load_model(hub, viewer, f"{namespace}/{name}")
     choice = _choice(hub, viewer, model.name, base, other)
     shown: dict[str, Any] = {"model": model, "choice": choice, "fault": None, "found": None,
                              "job": None, "planned": None}  # fmt: skip
@@ -117,7 +117,7 @@ def start_comparison(
     namespace: str, name: str, request: Request, hub: HubDep, viewer: CallerDep, form: FormDep
 ) -> Response:
     """Ask for the job, and show how far it is."""
-    model = repositories.get_repository(hub.registry, viewer, f"{namespace}/{name}")
+    model = load_model(hub, viewer, f"{namespace}/{name}")
     choice = _Choice(
         _full(model.name, form.get("base", "")), _full(model.name, form.get("with", ""))
     )

@@ -32,7 +32,7 @@ def show_refs(
     tags_after: Annotated[str, Query(max_length=300)] = "",
 ) -> Response:
     """Show branches and tags, each with its last commit."""
-    model = load_model(hub, viewer, namespace, name)
+    model = load_model(hub, viewer, f"{namespace}/{name}")
     if "\0" in branches_after + tags_after:
         raise InvalidRequest("the place is wrong: take it from the link to the next page")
     with hub.registry.db.read() as session:
@@ -46,7 +46,7 @@ def show_refs(
         ("tag", tags[:_PAGE], _next(tags), "tags_after"),
     ]
     return render(
-        request, hub, viewer, "model/refs.html", model=model, lists=lists, commits=commits
+        request, hub, viewer, "model/history/refs.html", model=model, lists=lists, commits=commits
     )
 
 

@@ -78,7 +78,7 @@ def show_commits(
         states = ingest_states(session, [each.id for each in commits])
     more = chain[len(commits)].commit if len(commits) < len(chain) else None
     return render(
-        request, hub, viewer, "model/commits.html", model=at.model, at=at, commits=commits,
+        request, hub, viewer, "model/history/commits.html", model=at.model, at=at, commits=commits,
         states=states, after=more, n_left=len(chain) - len(commits),
     )  # fmt: skip
 
@@ -95,7 +95,7 @@ def show_commit(
     after: Annotated[str, Query(max_length=2000)] = "",
 ) -> Response:
     """Show what a commit changed."""
-    model = load_model(hub, viewer, namespace, name)
+    model = load_model(hub, viewer, f"{namespace}/{name}")
     if "\0" in after:
         raise InvalidRequest("the place is wrong: take it from the link to the next page")
     with hub.registry.db.read() as session:
@@ -105,7 +105,7 @@ def show_commit(
         (info,) = log(session, ancestors(session, row, row.number)[:1], _MAX_MESSAGES)
         changes, has_more = file_changes(session, row, parent, after, _FILES)
     return render(
-        request, hub, viewer, "model/commit.html", model=model, info=info, parent=parent,
+        request, hub, viewer, "model/history/commit.html", model=model, info=info, parent=parent,
         is_first=row.parent_commit is None, changes=_shown(hub, changes),
         after=changes[-1].path if has_more else None, shown_tensors=SHOWN_TENSORS,
     )  # fmt: skip

@@ -1,0 +1,1 @@
+"""The commits of a model, one commit, and its branches and tags."""
