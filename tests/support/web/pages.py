@@ -41,6 +41,7 @@ OF_ADMIN: Final = {
     "new-merge": "/-/jobs/new/merge?base=admin/base",
     "new-comparison": "/-/jobs/new/compare",
     "new-kit": "/-/jobs/new/pissa_init?base=admin/letters",
+    "new-full-model": "/-/jobs/new/merge_adapter?adapter=admin/next-letter",
     "new-conversion": "/-/jobs/new/convert_adapter?adapter=admin/next-letter",
     "new-extraction": "/-/jobs/new/extract_adapter?model=admin/haiku",
     "admin-overview": "/-/admin",
