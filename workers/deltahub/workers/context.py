@@ -12,7 +12,6 @@ from deltahub.registry.jobs import queue
 from deltahub.registry.jobs.owners import JobLost
 from deltahub.registry.jobs.transient import code_of, is_transient
 from deltahub.registry.registry import Registry
-from deltahub.registry.sizes import human_size
 from deltahub.registry.storage.base import StoreError
 from deltahub.workers.compute.process import ComputeProcess
 from deltahub.workers.failures import JobCancelled, StepFailed
@@ -96,7 +95,7 @@ class JobContext:
 
     def tell_memory(self) -> None:
         """A step that logs the memory that the compute process took."""
-        told = f"the compute process took at most {human_size(self.peak_bytes)} of memory"
+        told = f"the compute process took at most {self.peak_bytes / 1e6:,.0f} MB of memory"
         self.step("tell the memory", lambda: self.log(told))
 
     def log(self, text: str) -> None:

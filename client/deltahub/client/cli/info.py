@@ -48,7 +48,7 @@ def info(name: str, revision: str | None, brief: bool, hub: Hub, output: Output)
 def _describe_adapter(adapter: Mapping[str, Any] | None) -> list[str]:
     if adapter is None:
         return []
-    lines = ["", f"adapter: {adapter.get('state')}, started as {adapter.get('init')}"]
+    lines = ["", f"adapter: {adapter.get('state')}, init_lora_weights {adapter.get('init')}"]
     served = [f"{each['engine']}: {each['verdict']}" for each in adapter.get("verdicts") or []]
     return [
         *lines,

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from deltahub.client.cli.output import Output, confirm, error_line, hub_options, split_revision
+from deltahub.client.errors import HubError
 from deltahub.client.hub import Hub
 from deltahub.client.interrupts import EXIT_INTERRUPTED
 from deltahub.client.progress import count_of, human_size
@@ -110,6 +111,19 @@ def push(
         f"{what} {name}@{revision} {result.commit[:12]}: {_changes(result, base)}; "
         f"{human_size(result.sent)} sent for {human_size(result.size)}; {result.state}",
     )
+    if not no_wait and (folder / "adapter_config.json").is_file():
+        _note_adapter(hub, name, result.commit, output)
+
+
+def _note_adapter(hub: Hub, name: str, commit: str, output: Output) -> None:
+    """Say what the hub found out about the adapter, if there is something to do about it."""
+    try:
+        report = hub.adapter_report(name, commit)
+    except HubError:
+        return  # an older hub, or the report comes a moment later
+    state, way_out = report.get("state"), report.get("way_out")
+    if state != "plain":
+        output.note(f"the adapter is {state}: {way_out}; `deltahub adapter lint {name}` says why")
 
 
 def _changes(result: PushResult, base: str | None) -> str:

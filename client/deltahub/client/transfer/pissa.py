@@ -73,6 +73,8 @@ def pissa_model(
         raise InvalidArgument(f"{kit} is no init kit: make one by `deltahub pissa init {base}`")
     config = json.loads((folder / "adapter_config.json").read_text("utf-8"))
     told = json.loads((folder.parent / "kit.json").read_text("utf-8"))
+    if told["base"] != named_revision(base)[0]:
+        raise InvalidArgument(f"{kit} is a kit of {told['base']}, not of {base}: make one of that")
     if model is None:
         base_name, base_revision = named_revision(base)
         path = hub.pull(base_name, revision=base_revision or "main", progress=progress)
@@ -113,6 +115,9 @@ def _adapted(
     saved: Any = adapted.peft_config[_ADAPTER]
     saved.init_lora_weights = "pissa"
     saved.base_model_name_or_path = base
+    # PEFT writes this name into the adapter's card.
+    own: Any = adapted.get_base_model()
+    own.config._name_or_path = base
     return adapted
 
 

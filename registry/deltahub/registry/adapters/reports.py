@@ -90,9 +90,10 @@ def refuse_quarantined(
     report = _quarantine(session, revision)
     if report is None:
         return
+    name = full_name(session, repository)
     raise AdapterQuarantined(
-        f"{report.get('way_out') or 'this adapter cannot be loaded as it is'}."
-        f" The bytes as they were pushed: deltahub pull {full_name(session, repository)}"
+        f"{name} is quarantined, because every engine would load it wrong: {report.get('why')}."
+        f" Way out: {report.get('way_out')}. The bytes as they were pushed: deltahub pull {name}"
     )
 
 

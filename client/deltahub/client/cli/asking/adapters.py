@@ -41,6 +41,8 @@ def lint(target: str, base: Path | None, hub: Hub, output: Output) -> None:
     if it is broken or quarantined.
     """
     folder = Path(target)
+    if not folder.is_dir() and target.startswith((".", "/", "~")):
+        raise click.UsageError(f"there is no folder {target}")
     if folder.is_dir():
         report = lint_folder(folder, base)
     else:

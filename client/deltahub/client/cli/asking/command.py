@@ -33,7 +33,7 @@ def command_of(
         priority: Any,
         idempotency_key: str | None,
         detach: bool,
-        picture: Path | None,
+        picture: Path | None = None,
         **given: Any,
     ) -> None:
         asked = {
@@ -69,14 +69,23 @@ def command_of(
         ),
         click.Option(["--idempotency-key"], help="The same key again gives the same job."),
         click.Option(["--detach"], is_flag=True, help="Do not wait for the job."),
+        *_pictures(fields),
+        *reversed(hub_parameters),
+    ]
+    return command
+
+
+def _pictures(fields: Mapping[str, FieldInfo]) -> list[click.Option]:
+    """The option of a kind that can draw."""
+    if "eval" not in fields:
+        return []
+    return [
         click.Option(
             ["--picture"],
             type=click.Path(path_type=Path, dir_okay=False, writable=True),
             help="Write the picture of a comparison here, as SVG.",
-        ),
-        *reversed(hub_parameters),
+        )
     ]
-    return command
 
 
 def tell_result(hub: Hub, job: Job, output: Output, picture: Path | None = None) -> None:
@@ -107,7 +116,8 @@ def result_lines(result: Mapping[str, Any]) -> list[str]:
 
     lines = []
     if "name" in result:
-        lines.append(f"made {result['name']}@{str(result.get('commit', ''))[:12]}")
+        at = result.get("branch") or str(result.get("commit", ""))[:12]
+        lines.append(f"made {result['name']}@{at}")
     with contextlib.suppress(ValidationError):
         if "estimate" in result:
             told = result["estimate"]

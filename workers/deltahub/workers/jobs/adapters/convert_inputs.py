@@ -155,8 +155,8 @@ def _config(context: ComputeContext, adapter: InputModel, *, has_init: bool) -> 
     has_init = has_init or bool(_init_folders(adapter))
     if not config.changes_base and not has_init:
         raise CannotAdapt(
-            f"{adapter.title} started as {config.start}, which leaves the base as it is: it is a"
-            " plain LoRA already"
+            f"{adapter.title} is a plain LoRA already: init_lora_weights is {config.start}, which"
+            " leaves the base as it is"
         )
     return config
 

@@ -19,6 +19,7 @@ from deltahub.codecs.words import WORD_KINDS
 from deltahub.methods.adapters.factors import Factors
 from deltahub.methods.adapters.initial.disguised import LIKELY, principal_cosine
 from deltahub.methods.adapters.inspection.config import MAX_CONFIG_BYTES, parse_adapter_config
+from deltahub.methods.adapters.inspection.engines import Answer
 from deltahub.methods.adapters.inspection.report import AdapterReport, BaseAtHand, inspect_adapter
 from deltahub.methods.adapters.inspection.shapes import TensorShape
 from deltahub.methods.adapters.lora import CONFIG_FILE, WEIGHTS_FILE, Change, changes_of
@@ -174,7 +175,14 @@ class _Stored:
                 f" {report.init!r}: on the base itself it would add these directions twice",
                 "way_out": "say pissa in init_lora_weights of adapter_config.json, and push it"
                 " again; or push its initial factors in a folder pissa_init/ beside it, and convert"
-                " it; if it is a plain LoRA after all, `deltahub adapter rule NAME off`.",
+                " it; if it is a plain LoRA after all, `deltahub adapter rule NAME off`",
+                "verdicts": [
+                    each.model_copy(update={
+                        "verdict": Answer.DOES_NOT.value,
+                        "reasons": ["it holds a part of the base, which its configuration hides"],
+                    })
+                    for each in report.verdicts
+                ],
             })  # fmt: skip
         return report
 
