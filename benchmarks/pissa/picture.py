@@ -11,8 +11,6 @@ _ROW: Final = 240  # height of a row of panels
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 10, 58, 26
 _HEAD, _FOOT = 30, 24  # above and below all rows
 _GAP: Final = 10  # between panels
-_LABEL: Final = 16  # height of a label of the losses
-_TICKS: Final = [m * 10**e for e in range(-5, 3) for m in (1, 2, 5)]
 # Colours for a light page, and for a dark one. LoRA is dashed for readers who see no colours.
 _STYLE: Final = """
   text { fill: #1f2328; font: 12px sans-serif }
@@ -97,7 +95,7 @@ def _row(row: Panels) -> list[str]:
         f'<g transform="translate(16 {(top + bottom) / 2:.0f}) rotate(-90)">'
         f"{_text(0, 0, 'training loss', 'middle')}</g>",
     ]
-    ticks = _apart([tick for tick in _TICKS if least <= math.log(tick) <= most], y)
+    ticks = _ticks(min(p.least for p in points), max(p.most for p in points))
     parts += [_text(_LEFT - 8, y(tick) + 4, f"{tick:g}", "end") for tick in ticks]
     width = (_WIDTH - _LEFT - _RIGHT + _GAP) / len(row.by_rate)
     for i, (rate, curves) in enumerate(row.by_rate.items()):
@@ -114,13 +112,14 @@ def _row(row: Panels) -> list[str]:
     return parts
 
 
-def _apart(ticks: Sequence[float], y: Callable[[float], float]) -> list[float]:
-    """The ticks whose labels do not touch the one before."""
-    kept: list[float] = []
-    for tick in ticks:
-        if not kept or y(kept[-1]) - y(tick) >= _LABEL:
-            kept.append(tick)
-    return kept
+def _ticks(least: float, most: float) -> list[float]:
+    """Round losses to label, three or more: powers of ten, or steps between them."""
+    powers = [10.0**e for e in range(-6, 4)]
+    for factors in ((1,), (1, 2, 5), (1, 1.5, 2, 2.5, 3, 4, 5, 7)):
+        found = [f * power for power in powers for f in factors if least <= f * power <= most]
+        if len(found) >= 3:
+            break
+    return found
 
 
 def _curve(
