@@ -28,6 +28,7 @@ class Row:
     task: str
     seed: int
     tensor: str
+    rank: int
     subject: str
     learning_rate: float | str
     way: str
@@ -39,7 +40,7 @@ def measure_starts(task: Task) -> list[Row]:
     rows = []
     for start in ("PiSSA", "PiSSA by PEFT"):
         for tensor, error in start_errors(task, start).items():
-            rows.append(Row(task.name, task.seed, tensor, "start", "", start, error))
+            rows.append(Row(task.name, task.seed, tensor, task.rank, "start", "", start, error))
     return rows
 
 
@@ -67,8 +68,8 @@ def measure_conversions(
             RECOMPRESSED: relative_error(update, rounded(recompressed)),
             SHARE: update.norm / initial[tensor].norm,
         }
-        for way, value in values.items():
-            rows.append(Row(task.name, task.seed, tensor, "conversion", learning_rate, way, value))
+        about = (task.name, task.seed, tensor, task.rank, "conversion", learning_rate)
+        rows += [Row(*about, way, value) for way, value in values.items()]
     return rows
 
 

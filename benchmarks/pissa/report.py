@@ -85,13 +85,23 @@ def print_quantization(rows: Sequence[quantization.Row]) -> None:
 
 
 def print_starts(rows: Sequence[bf16.Row]) -> None:
-    """Mean and largest error of a weight."""
+    """The mean error of a weight over all matrices of all seeds, and the mean of the quotients."""
     print("\nStart in BF16: relative error of a weight, Frobenius norm\n", flush=True)
+    starts = [row for row in rows if row.subject == "start"]
     lines = []
-    for way in dict.fromkeys(row.way for row in rows if row.subject == "start"):
-        errors = [row.value for row in rows if (row.subject, row.way) == ("start", way)]
-        lines.append([way, f"{mean(errors):.2e}", f"{max(errors):.2e}"])
-    print_columns(["factors by", "mean", "largest"], lines)
+    for rank in dict.fromkeys(row.rank for row in starts):
+        ours, theirs = (
+            {
+                (row.seed, row.tensor): row.value
+                for row in starts
+                if (row.rank, row.way) == (rank, way)
+            }
+            for way in ("PiSSA", "PiSSA by PEFT")
+        )
+        quotients = [theirs[key] / ours[key] for key in ours]
+        errors = [f"{mean(each.values()):.2e}" for each in (ours, theirs)]
+        lines.append([str(rank), *errors, f"{mean(quotients):.2f}"])
+    print_columns(["rank", "PiSSA", "PiSSA by PEFT", "times"], lines)
 
 
 def print_conversions(title: str, rows: Sequence[bf16.Row]) -> None:

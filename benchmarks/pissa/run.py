@@ -9,7 +9,7 @@ import argparse
 import multiprocessing
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -32,7 +32,7 @@ TITLES = {
     tasks_bytes.NAME: "Python to documentation, a byte-level Llama of 0.67 million weights, rank 4",
 }
 LEARNING_RATES = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
-RANKS = (4, 8, 16)  # of the factors beside NF4
+RANKS = (4, 8, 16, 32)  # of the factors beside NF4, and of the starts in BF16
 _STARTS: tuple[Start, ...] = ("LoRA", "PiSSA")
 _PACKAGES = ("torch", "transformers", "peft", "numpy", "scikit-learn")
 
@@ -66,7 +66,8 @@ def measure_base(seed: int, models: Path) -> tuple[list[quantization.Row], list[
     weights = task.target_weights()
     quantized = [row for rank in RANKS for row in quantization.measure(seed, weights, rank)]
     print(f"measured the base of seed {seed}", flush=True)
-    return quantized, bf16.measure_starts(task)
+    starts = [row for rank in RANKS for row in bf16.measure_starts(replace(task, rank=rank))]
+    return quantized, starts
 
 
 def _make_base(job: tuple[str, int], models: Path) -> None:
@@ -82,6 +83,7 @@ def _use_one_thread() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", type=Path, default=Path(".cache/pissa"))
+    parser.add_argument("--bases-only", action="store_true", help="train no adapters")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--results", type=Path, default=RESULTS, help="the folder of the CSVs")
@@ -97,30 +99,32 @@ def main() -> None:
     ) as pool:
         in_folder = {"models": arguments.models}
         list(pool.map(partial(_make_base, **in_folder), list(product(tasks, seeds))))
-        trained = list(pool.map(partial(train, **in_folder), jobs))
         measured = list(pool.map(partial(measure_base, **in_folder), seeds))
+        todo = [] if arguments.bases_only else jobs
+        trained = list(pool.map(partial(train, **in_folder), todo))
     training = [row for rows, _ in trained for row in rows]
     quantized = [row for rows, _ in measured for row in rows]
     rounded = [row for _, rows in [*measured, *trained] for row in rows]
-    panels = []
-    for name, title in TITLES.items():
-        of_task = [row for row in training if row.task == name]
-        report.print_training(title, of_task)
-        panels.append(report.panels(title, of_task))
     report.print_quantization(quantized)
     report.print_starts(rounded)
-    for name, title in TITLES.items():
-        report.print_conversions(title, [row for row in rounded if row.task == name])
-    if arguments.picture:
-        arguments.picture.write_text(draw(panels))
+    if training:
+        panels = []
+        for name, title in TITLES.items():
+            of_task = [row for row in training if row.task == name]
+            report.print_training(title, of_task)
+            report.print_conversions(title, [row for row in rounded if row.task == name])
+            panels.append(report.panels(title, of_task))
+        if arguments.picture:
+            arguments.picture.write_text(draw(panels))
     notes = [f"{name}: {title}" for name, title in TITLES.items()]
     for question, rows in (
         ("pissa-training", training),
         ("pissa-quantization", quantized),
         ("pissa-bf16", rounded),
     ):
-        rows_as_columns = [vars(row) for row in rows]
-        write_results(question, rows_as_columns, _PACKAGES, notes, arguments.results)
+        if rows:
+            columns = [vars(row) for row in rows]
+            write_results(question, columns, _PACKAGES, notes, arguments.results)
 
 
 if __name__ == "__main__":
