@@ -126,7 +126,7 @@ bench-merge: $(STAMP)
 	$(PIP) --no-deps scikit-learn==1.9.1
 	$(PY) -m benchmarks.merging.run --picture docs/merging.svg
 
-# It has the same digits.
+# The same digits.
 bench-pissa: $(STAMP)
 	$(PIP) --no-deps scikit-learn==1.9.1
 	$(PY) -m benchmarks.pissa.run --picture docs/pissa.svg

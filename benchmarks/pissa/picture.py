@@ -115,7 +115,8 @@ def _row(row: Panels) -> list[str]:
 def _ticks(least: float, most: float) -> list[float]:
     """Round losses to label, three or more: powers of ten, or steps between them."""
     powers = [10.0**e for e in range(-6, 4)]
-    for factors in ((1,), (1, 2, 5), (1, 1.5, 2, 2.5, 3, 4, 5, 7)):
+    tenths = [k / 10 for k in range(10, 100)]
+    for factors in ([1], [1, 2, 5], [1, 1.5, 2, 2.5, 3, 4, 5, 7], tenths):
         found = [f * power for power in powers for f in factors if least <= f * power <= most]
         if len(found) >= 3:
             break

@@ -73,7 +73,7 @@ def _train(model: torch.nn.Module, task: Task, learning_rate: float) -> list[flo
             group["lr"] = schedule.rate(step)
         loss = task.loss(model, step)
         optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(trained, 1.0)
         optimizer.step()
         losses.append(loss.item())
