@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help install demo demo-web test test-exhaustive test-campaigns test-clients test-postgresql test-s3 \
 	test-operations test-web \
-	check bench bench-pairs bench-codecs bench-merge clean fuzz fuzz-merge fuzz-coverage
+	check bench bench-pairs bench-codecs bench-merge bench-pissa clean fuzz fuzz-merge fuzz-coverage
 .DEFAULT_GOAL := help
 
 help:
@@ -29,6 +29,7 @@ help:
 	@echo "make bench-pairs   train the bases and fine-tunes of benchmarks/pairs.toml, once: two hours"
 	@echo "make bench-codecs  sizes and speeds of the codecs and their rivals on those pairs: 40 minutes"
 	@echo "make bench-merge   what methods of merging fine-tunes keep of their accuracy: a quarter of an hour"
+	@echo "make bench-pissa   LoRA against PiSSA by learning rate, QPiSSA against LoftQ: a quarter of an hour"
 	@echo "make fuzz    look for inputs that the native decoders mistake, FUZZ_SECONDS=600 each (needs clang)"
 	@echo "make fuzz-coverage  how many of the decoders' lines tests/corpus reaches: half a minute"
 	@echo "make fuzz-merge     take what make fuzz found, and adds coverage, into tests/corpus"
@@ -124,6 +125,11 @@ bench-codecs: bench-pairs
 bench-merge: $(STAMP)
 	$(PIP) --no-deps scikit-learn==1.9.1
 	$(PY) -m benchmarks.merging.run --picture docs/merging.svg
+
+# The same digits.
+bench-pissa: $(STAMP)
+	$(PIP) --no-deps scikit-learn==1.9.1
+	$(PY) -m benchmarks.pissa.run --picture docs/pissa.svg
 
 bench: $(STAMP)
 	$(PIP) -c constraints.txt zipnn==0.5.4

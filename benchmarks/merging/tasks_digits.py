@@ -152,7 +152,7 @@ def _scorer(model: nn.Module, images: Tensor, labels: Tensor) -> Callable[[Tenso
 
 def _split(recipe: Recipe, seed: int) -> list[tuple[Tensor, Tensor]]:
     """(images, labels) of the training set and of the test set."""
-    images, labels = _digits()
+    images, labels = digits()
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
     ends = (0, recipe.n_train, recipe.n_train + recipe.n_test)
     parts = [order[begin:end] for begin, end in pairwise(ends)]
@@ -160,10 +160,13 @@ def _split(recipe: Recipe, seed: int) -> list[tuple[Tensor, Tensor]]:
 
 
 @cache
-def _digits() -> tuple[Tensor, Tensor]:
+def digits() -> tuple[Tensor, Tensor]:
+    """(images of 8 x 8 pixels between 0 and 1, labels) of all 1797."""
     found = importlib.util.find_spec("sklearn")
     if found is None or not found.submodule_search_locations:
-        raise MissingDigits("the digits are in scikit-learn: `make bench-merge` installs it")
+        raise MissingDigits(
+            "the digits are in scikit-learn: `make bench-merge` and `make bench-pissa` install it"
+        )
     path = Path(found.submodule_search_locations[0]) / "datasets" / "data" / "digits.csv.gz"
     table = torch.from_numpy(np.loadtxt(path, delimiter=",", dtype=np.float32))
     return table[:, :64].reshape(-1, 8, 8) / 16, table[:, 64].long()
