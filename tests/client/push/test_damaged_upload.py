@@ -43,7 +43,7 @@ def test_a_damaged_upload_is_refused_and_replaced_by_the_next_push(
     data = (folder / FILE).read_bytes()
     data_dir = tmp_path / "data"
     with running_hub(data_dir) as server, Hub(server.url, server.admin_token) as hub:
-        hub.push(folder, NAME, wait=False)
+        pushed = hub.push(folder, NAME, wait=False)
         flip_a_bit(data_dir, len(data))
         other_machine()
         if is_read_first:
@@ -54,8 +54,9 @@ def test_a_damaged_upload_is_refused_and_replaced_by_the_next_push(
     ):
         if not is_read_first:
             # The hub finds the damage while it ingests, and says so to the one who waits.
+            assert pushed.job_id is not None
             with pytest.raises(JobFailed, match="push the file again"):
-                hub.push(folder, NAME)
+                hub.wait_for_job(pushed.job_id)
             other_machine()
             refused_by_every_door(server, hub, tmp_path)
         assert hub.push(folder, NAME).state == "proved"
