@@ -88,6 +88,23 @@ class JobContext:
 
         return self.step(name, run)
 
+    def compute_parts(
+        self, step: str, arguments: dict[str, Any], share: tuple[float, float]
+    ) -> list[dict[str, Any]]:
+        """Do the same for a step that does a part of its work at a time: its results, in order.
+
+        It gets the number at which a part begins as `first`, and returns that of the next part as
+        `next`, None after the last one.
+        """
+        told = []
+        name = step.rpartition(":")[2]
+        first: int | None = 0
+        while first is not None:
+            done = self.compute(f"{name} from {first}", step, arguments | {"first": first}, share)
+            told.append(done)
+            first = done["next"]
+        return told
+
     @property
     def peak_bytes(self) -> int:
         """Memory that the compute process took at most, in this attempt."""

@@ -26,12 +26,14 @@ def convert_adapter(context: JobContext, payload: dict[str, Any]) -> dict[str, A
     rank: int = arguments.rank or checked["rank"]
     begun = _READ
     if arguments.error is not None:
-        measured = _all(context, "measure", {"error": arguments.error}, (_READ, _KNOWN))
+        measured = context.compute_parts(
+            f"{_STEPS}:measure", {"error": arguments.error}, (_READ, _KNOWN)
+        )
         rank, begun = max(each["rank"] for each in measured), _KNOWN
     rank = max(rank, checked["least"])
     if arguments.dry_run:
         return {"conversion": checked["conversion"] | {"rank": rank}}
-    made = _all(context, "convert", {"rank": rank}, (begun, _MADE))
+    made = context.compute_parts(f"{_STEPS}:convert", {"rank": rank}, (begun, _MADE))
     tensors = [tensor for part in made for tensor in part["made"]]
     hashed = {"made": tensors, "cosines": [each for part in made for each in part["cosines"]]}
     row = context.compute("file", f"{_STEPS}:make_file", hashed, (_MADE, 0.99))
@@ -40,17 +42,3 @@ def convert_adapter(context: JobContext, payload: dict[str, Any]) -> dict[str, A
     result: dict[str, Any] = context.compute("commit", f"{_STEPS}:publish", given, (0.99, 1))
     context.tell_memory()
     return result
-
-
-def _all(
-    context: JobContext, step: str, given: dict[str, Any], share: tuple[float, float]
-) -> list[dict[str, Any]]:
-    """What a step told of all parts of the adapter, in order."""
-    told = []
-    first: int | None = 0
-    while first is not None:
-        path = f"{_STEPS}:{step}"
-        done = context.compute(f"{step} from {first}", path, given | {"first": first}, share)
-        told.append(done)
-        first = done["next"]
-    return told

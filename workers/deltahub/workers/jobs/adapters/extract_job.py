@@ -28,7 +28,9 @@ def extract_adapter(context: JobContext, payload: dict[str, Any]) -> dict[str, A
     rank, begun = arguments.rank or DEFAULT_RANK, _READ
     if arguments.error is not None:
         lost = [
-            each for part in _all(context, "measure", {}, (_READ, _KNOWN)) for each in part["tails"]
+            each
+            for part in context.compute_parts(f"{_STEPS}:measure", {}, (_READ, _KNOWN))
+            for each in part["tails"]
         ]
         found = context.step("choose the rank", lambda: rank_within(lost, arguments.error or 0))
         if found is None:
@@ -40,7 +42,7 @@ def extract_adapter(context: JobContext, payload: dict[str, Any]) -> dict[str, A
     rank = min(rank, checked["most"])
     if arguments.dry_run:
         return {"extraction": checked["extraction"] | {"rank": rank}}
-    made = _all(context, "extract", {"rank": rank}, (begun, _MADE))
+    made = context.compute_parts(f"{_STEPS}:extract", {"rank": rank}, (begun, _MADE))
     tensors = [tensor for part in made for tensor in part["made"]]
     row = context.compute("file", f"{_STEPS}:make_file", {"made": tensors}, (_MADE, 0.99))
     sums = {key: sum(part[key] for part in made) for key in ("lost", "changed")}
@@ -48,17 +50,3 @@ def extract_adapter(context: JobContext, payload: dict[str, Any]) -> dict[str, A
     result: dict[str, Any] = context.compute("publish", f"{_STEPS}:publish", given, (0.99, 1))
     context.tell_memory()
     return result
-
-
-def _all(
-    context: JobContext, step: str, given: dict[str, Any], share: tuple[float, float]
-) -> list[dict[str, Any]]:
-    """What a step told of all parts of the model, in order."""
-    told = []
-    first: int | None = 0
-    while first is not None:
-        path = f"{_STEPS}:{step}"
-        done = context.compute(f"{step} from {first}", path, given | {"first": first}, share)
-        told.append(done)
-        first = done["next"]
-    return told
