@@ -17,7 +17,7 @@ help:
 	@echo "make demo    train a small base and three fine-tunes, push, pull, verify, print a table"
 	@echo "make demo-web  the same, and keeps the hub running, to look at in a browser"
 	@echo "make test    install, and run the checks and the test suite: a quarter of an hour"
-	@echo "make test-exhaustive  what has thousands of cases: maintenance, merging, odd answers: ten minutes"
+	@echo "make test-exhaustive  what has thousands of cases: maintenance, merging, adapters, odd answers: twelve minutes"
 	@echo "make test-campaigns  kills, losses of power, lost packs and lost hubs by the hundred: five minutes"
 	@echo "make test-clients  unmodified Hugging Face clients against this hub: five minutes"
 	@echo "make test-postgresql  the registry on a PostgreSQL server of its own"

@@ -8,7 +8,7 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict, Field
 
 from deltahub.methods.adapters.lora import CONFIG_FILE, WEIGHTS_FILE
-from deltahub.methods.adapters.targets import Shapes, modules_or_none
+from deltahub.methods.adapters.targets import Shapes, matrices_of
 from deltahub.methods.kinds.pissa_init import PissaInitArguments
 from deltahub.methods.sizes import human_size
 
@@ -147,7 +147,7 @@ def kit_config(kit: Kit, modules: Collection[str], base: Shapes) -> bytes:
         "lora_alpha": int(kit.alpha) if kit.alpha == int(kit.alpha) else kit.alpha,
         "lora_dropout": 0.0,
         "bias": "none",
-        "target_modules": target_names(modules, modules_or_none(base)),
+        "target_modules": target_names(modules, matrices_of(base)),
         "fan_in_fan_out": kit.fan_in_fan_out,
         "init_lora_weights": "pissa",
         "use_rslora": False,

@@ -48,14 +48,14 @@ def modules_of(base: Shapes, targets: Collection[str] | None, title: str) -> lis
     ]
     if missing or not found:
         wanted = ", ".join(missing) if missing else "matrix in numbered layers"
-        known = sorted({module.rpartition(".")[2] for module in modules_or_none(base)})
+        known = sorted({module.rpartition(".")[2] for module in matrices_of(base)})
         raise CannotAdapt(
             f"{title} has no {wanted} to adapt: targets may be {', '.join(known) or 'none at all'}"
         )
     return found
 
 
-def modules_or_none(base: Shapes) -> list[str]:
+def matrices_of(base: Shapes) -> list[str]:
     """All modules with a matrix as their weight."""
     return [
         name.removesuffix(_WEIGHT)

@@ -12,7 +12,7 @@ from deltahub.methods.adapters.initial.principal import Weight, principal_spectr
 from deltahub.methods.adapters.kit import target_names
 from deltahub.methods.adapters.lora import CONFIG_FILE, WEIGHTS_FILE
 from deltahub.methods.adapters.names import PREFIX
-from deltahub.methods.adapters.targets import modules_of, modules_or_none
+from deltahub.methods.adapters.targets import matrices_of, modules_of
 from deltahub.methods.errors import CannotAdapt
 from deltahub.methods.kinds.extract_adapter import ExtractAdapterArguments
 from deltahub.registry.db.session import WriteSession
@@ -234,7 +234,7 @@ def _config(models: _Models, rank: int) -> bytes:
         "lora_alpha": rank,
         "lora_dropout": 0.0,
         "bias": "none",
-        "target_modules": target_names(models.modules, modules_or_none(shapes)),
+        "target_modules": target_names(models.modules, matrices_of(shapes)),
         "fan_in_fan_out": models.is_transposed,
         "init_lora_weights": True,
         "use_rslora": False,

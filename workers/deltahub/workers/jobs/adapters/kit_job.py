@@ -31,16 +31,9 @@ def pissa_init(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
     if checked["known"] is not None:
         known: dict[str, Any] = checked["known"]
         return known
-    made: list[dict[str, Any]] = []
-    modules: list[dict[str, Any]] = []
-    first: int | None = 0
-    while first is not None:
-        given = {"first": first, "modules": checked["modules"]}
-        name = f"decompose from {first}"
-        done = context.compute(name, f"{_STEPS}:decompose", given, (_LOADED, _MADE))
-        made += done["made"]
-        modules += done["modules"]
-        first = done["next"]
+    parts = context.compute_parts(f"{_STEPS}:decompose", {}, (_LOADED, _MADE))
+    made = [tensor for part in parts for tensor in part["made"]]
+    modules = [module for part in parts for module in part["modules"]]
     row = context.compute("file", f"{_STEPS}:make_file", {"made": made}, (_MADE, 0.99))
     given = {"row": row, "modules": modules, "key": checked["key"], "name": checked["name"]}
     result: dict[str, Any] = context.compute("publish", f"{_STEPS}:publish", given, (0.99, 1))

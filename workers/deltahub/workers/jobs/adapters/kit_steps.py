@@ -80,7 +80,7 @@ class _Inputs:
 
 
 def check(context: ComputeContext, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Step: {"modules", "key", "name": of the new repository, "known": the result of an earlier job
+    """Step: {"key", "name": of the new repository, "known": the result of an earlier job
     or None, "estimate": KitEstimate}.
     """
     inputs = _inputs(context)
@@ -110,7 +110,6 @@ def check(context: ComputeContext, arguments: dict[str, Any]) -> dict[str, Any]:
     if known is None:
         require_room(context.registry, estimate.kit_bytes)
     return {
-        "modules": inputs.modules,
         "key": key,
         "name": name,
         "known": known,
