@@ -18,7 +18,7 @@ from typing import Any
 _CLI = [sys.executable, "-c", "from deltahub.client.cli.main import main; main()"]
 _START_TIMEOUT_S = 120
 _STOP_TIMEOUT_S = 60
-_TOKEN = re.compile(r"\bdh_\S+")
+_TOKEN = re.compile(r"\bhf_[A-Za-z]+")
 _URL = re.compile(r"listening on (http://\S+)")
 
 

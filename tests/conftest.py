@@ -14,10 +14,11 @@ settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
 # Hundreds of tests wait for a job: the workers that they start look for it more often.
-os.environ.setdefault("DELTAHUB_WORKER_POLL_INTERVAL_S", "0.03")
+os.environ.setdefault("DELTAHUB_WORKER_POLL_INTERVAL_S", "0.06")
 # More threads of linear algebra only wait for each other, as the suite runs several processes.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("DELTAHUB_WORKER_COMPUTE_THREADS", "1")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -110,10 +110,28 @@ def _write(
     sources: Sequence[Path],
     command: str,
 ) -> None:
+    """Writes a section that ends with figures."""
+    promised = ["Promised:", "", *_table(FIGURE_TITLES, figure_rows(figures)), ""]
+    _write_between_marks(section, [*lines, *promised], sources, command)
+
+
+def write_section(
+    section: str,
+    titles: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    sources: Sequence[Path],
+    command: str,
+) -> None:
+    """Writes a section of one table."""
+    _write_between_marks(section, [*_table(titles, rows), ""], sources, command)
+
+
+def _write_between_marks(
+    section: str, lines: Sequence[str], sources: Sequence[Path], command: str
+) -> None:
     """Writes what lies between the two marks of a section of the page."""
     files = ", ".join(f"[CSV](../benchmarks/results/{path.name})" for path in sources)
     whole = [f"Made by `{command}` on {processor()}; sources: {files}.", "", *lines]
-    whole += ["Promised:", "", *_table(FIGURE_TITLES, figure_rows(figures)), ""]
     marks = rf"(<!-- codecs, {section}: begin -->\n).*(<!-- codecs, {section}: end -->)"
     text = "\n".join(whole)
     written, n = re.subn(

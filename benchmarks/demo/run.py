@@ -1,7 +1,8 @@
 """`make demo`: train a base and three fine-tunes, push them, pull them back, prove it bit for bit.
 
 Merge the fine-tunes, and load each task with a stock client; convert a PiSSA adapter, and load it
-with one, too. Then back the hub up, lose it, restore it, and prove every model again. Everything
+with one, too; export a fine-tune, and run it with compressed weights; upgrade a base, and move its
+adapter along. Then back the hub up, lose it, restore it, and prove every model again. Everything
 lies in a temporary folder and runs on loopback; nothing stays behind. `make demo-web` keeps the hub
 running until it is interrupted.
 """
@@ -16,8 +17,10 @@ from pathlib import Path
 
 from benchmarks.demo import models
 from benchmarks.demo.adapter import convert_adapter, print_adapter
+from benchmarks.demo.export import export_model, print_exports
 from benchmarks.demo.merging import merge, print_merge
 from benchmarks.demo.picture import Stored, draw_family
+from benchmarks.demo.upgrade import print_upgrade, start_owner, upgrade_base
 from benchmarks.hub import EmbeddedHub, HubFailed, run_cli, run_json, stop_in_order
 from benchmarks.models.sizes import DEMO
 from benchmarks.models.train import model_folder, train_family
@@ -73,6 +76,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="deltahub demo ") as scratch_name:
         scratch = Path(scratch_name)
         trained = arguments.models or scratch / "models"
+        # One core trains these while the other one trains the base.
+        owner = scratch / "owner of an adapter"
+        owner_process = start_owner(owner)
         say(f"Training a base and {len(DEMO.fine_tunes)} fine-tunes (about two minutes) ...")
         names = train_family(DEMO, trained, processes=2)
         say(f"  trained in {time.monotonic() - began:.0f} s")
@@ -95,6 +101,14 @@ def main() -> int:
                 adapted = scratch / "adapted"
                 adapted.mkdir()
                 adapter = convert_adapter(hub, rows[0].repository, f"{NAMESPACE}/adapter", adapted)
+                say("exporting a fine-tune, and running it with compressed weights ...")
+                running = scratch / "running"
+                running.mkdir()
+                exports = export_model(hub, rows[1].repository, rows[1].folder, running)
+                say("upgrading a base, and moving its adapter along ...")
+                moving = scratch / "moving"
+                moving.mkdir()
+                upgrade = upgrade_base(hub, NAMESPACE, owner, owner_process, moving)
                 say("backing up, while it serves ...")
                 backup = scratch / "backup"
                 run_cli(["backup", "--to", str(backup), "--data-dir", str(hub.data_dir)], {})
@@ -112,16 +126,21 @@ def main() -> int:
             if log_path.exists():
                 say(f"--- the hub's log\n{log_path.read_text(errors='replace')[-4000:]}")
             return 1
+        finally:
+            owner_process.kill()
     print_table(rows, stored, metadata, family_bytes, time.monotonic() - began)
     print_merge(merged)
     print_adapter(adapter)
+    print_exports(exports)
+    print_upgrade(upgrade)
     say(NEXT)
     if arguments.picture is not None:
         family = [Stored(row.name, row.size_bytes, row.stored_bytes) for row in rows]
         arguments.picture.write_text(draw_family(family, stored))
-    if adapter.fault is not None:
-        say(f"\nFAILED: {adapter.fault}")
-    return 0 if all(not row.faults for row in rows) and adapter.fault is None else 1
+    faults = [each for each in (adapter.fault, exports.fault, upgrade.fault) if each is not None]
+    for fault in faults:
+        say(f"\nFAILED: {fault}")
+    return 0 if all(not row.faults for row in rows) and not faults else 1
 
 
 def keep(hub: EmbeddedHub) -> None:

@@ -36,6 +36,8 @@ def test_client_and_hub_have_the_same_rule_for_a_name(name: str) -> None:
 @example("a" * 40)
 @example("a.lock")
 @example("aux.c/x")
+@example("HEAD")
+@example("refs/heads/main")
 def test_client_and_hub_have_the_same_rule_for_a_branch(name: str) -> None:
     try:
         validate_ref(name)

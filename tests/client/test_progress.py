@@ -12,6 +12,7 @@ from safetensors.numpy import save_file
 
 from deltahub.client import Hub, Lines
 from deltahub.client.progress import human_size
+from deltahub.client.records import JobProgress
 from support.service.client_process import COMMAND
 from support.service.hub import RunningHub
 
@@ -81,6 +82,23 @@ def test_a_pipe_gets_a_line_at_the_begin_and_the_end_of_a_stage() -> None:
     assert first == "upload 2.0 MB ..."
     assert second.startswith("upload 2.0 MB done in 0.0 s")
     assert third == "by the way"
+
+
+def test_a_pipe_gets_a_line_now_and_then_while_a_stage_lasts() -> None:
+    out = io.StringIO()
+    with Lines(out, every_s=0).stage("train", None, is_bytes=False) as stage:
+        stage.set_position(1, 8)
+        stage.set_position(1, 8)
+        stage.set_position(2, 8, "step 2 of 6, 34%: train")
+    told = ["train ...", "train: 1 of 8", "step 2 of 6, 34%: train"]
+    assert out.getvalue().splitlines()[:-1] == told
+
+
+def test_a_job_tells_its_step_its_share_and_what_it_does() -> None:
+    assert JobProgress(0, 0, "train", 0.344, 2, 6).sentence("train") == "step 2 of 6, 34%: train"
+    assert JobProgress(0, 0, "train", 0.5).sentence("train") == "50%: train"
+    assert JobProgress(0, 0).sentence("store") == "store"
+    assert JobProgress(0, 0, None, None, 1, 3).sentence("") == "step 1 of 3"
 
 
 def test_sizes_for_people() -> None:

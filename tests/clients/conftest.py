@@ -86,6 +86,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     environment = {
         "DELTAHUB_SERVER_LFS_PART_BYTES": str(PART_BYTES),
         "DELTAHUB_SERVER_TRUSTED_PROXIES": "127.0.0.1",
+        "DELTAHUB_SERVER_S3_PORT": "0",
     }
     with served_hub(data_dir, environment=environment) as hub:
         # As `deltahub user` does beside a running hub.

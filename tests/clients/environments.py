@@ -1,4 +1,4 @@
-"""Makes the environments of the Hugging Face clients that the tests here run.
+"""Makes the environments of the clients that the tests here run.
 
 One a file of pins, in .cache/clients/<name>-<digest> of the checkout. What is there already and
 whole is left alone; what is not whole, or has other pins than today's, is removed.
@@ -21,7 +21,10 @@ ROOT = Path(__file__).resolve().parents[2]
 PINS = Path(__file__).resolve().parent / "pins"
 CACHE = ROOT / ".cache" / "clients"
 NEWEST = "newest"
+# Hugging Face's clients, and the one environment with those of S3.
 NAMES = ("hub-0.34", "hub-0.36", "hub-1.4", "hub-1.26", NEWEST)
+S3 = "s3"
+_WITH_TORCH = (NEWEST, S3)
 _WHOLE = "whole.stamp"
 
 
@@ -54,19 +57,20 @@ class Environment:
 def environment(name: str) -> Environment:
     """Where the environment of this name belongs, made or not."""
     digest = sha256(_pins(name).read_bytes() + sys.version.encode())
-    if name == NEWEST:
+    if name in _WITH_TORCH:
         digest.update(str(_torch_files()).encode())
     return Environment(name, CACHE / f"{name}-{digest.hexdigest()[:12]}")
 
 
 def make_all() -> list[Environment]:
     """All environments, whole. Safe to interrupt, and to run beside itself."""
-    wanted = [environment(name) for name in NAMES]
+    wanted = [environment(name) for name in (*NAMES, S3)]
     if all(each.is_whole for each in wanted):
         return wanted
-    with _alone():
+    with alone():
         for folder in CACHE.iterdir():
-            if folder.is_dir() and folder not in [each.folder for each in wanted]:
+            is_python = not folder.name.startswith("javascript-")  # npm.py makes that one
+            if folder.is_dir() and is_python and folder not in [each.folder for each in wanted]:
                 shutil.rmtree(folder)
         missing = [each for each in wanted if not each.is_whole]
         with ThreadPoolExecutor(2) as pool:
@@ -81,7 +85,7 @@ def _make(wanted: Environment) -> float:
     # No pip inside: ours installs into it, which is quicker than to begin with a copy.
     python = [sys.executable, "-m", "venv", "--without-pip", str(wanted.folder)]
     subprocess.run(python, check=True)
-    if wanted.name == NEWEST:
+    if wanted.name in _WITH_TORCH:
         _link_torch(wanted)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
     pip += ["--python", str(wanted.python)]
@@ -112,7 +116,8 @@ def _pins(name: str) -> Path:
 
 
 @contextmanager
-def _alone() -> Iterator[None]:
+def alone() -> Iterator[None]:
+    """Keeps other processes from making environments meanwhile."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "making.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -27,7 +27,8 @@ result = [hf_hub_download("alice/merged", weights, revision=branch) for branch i
 """
 
 
-@pytest.fixture(scope="module")
+# Workers steal tests from each other: a module may be begun twice in one session.
+@pytest.fixture(scope="session")
 def merged(world: World) -> list[str]:
     """The branches of alice/merged."""
     hub, token = world.hub, world.alice

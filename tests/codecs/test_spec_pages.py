@@ -20,12 +20,14 @@ from deltahub.codecs import (
     verify_pack_hash,
 )
 from deltahub.codecs._native import FmDeltaEncoder, decode_mask
+from deltahub.codecs.exports import metadata as export_metadata
+from deltahub.codecs.exports.coding import coding
 from deltahub.codecs.files.recipe import RECIPE_VERSION
 from deltahub.codecs.frames import TensorSpec
 from deltahub.codecs.frames.header import FRAME_VERSION
 from deltahub.codecs.frames.pack import PACK_VERSION
 from deltahub.codecs.masks.codec import PACKED, SCALE
-from deltahub.codecs.reference import fm_delta, masks, neuzip_lossless
+from deltahub.codecs.reference import fm_delta, masks, neuzip, neuzip_lossless
 from deltahub.codecs.reference.bits import BitReader
 from deltahub.codecs.reference.coder import (
     N_LANES,
@@ -39,6 +41,7 @@ from deltahub.codecs.reference.fm_delta_model import ALPHABET
 from deltahub.codecs.reference.prediction import predicted
 from deltahub.codecs.reference.words import Words
 from deltahub.codecs.words import WORD_KINDS
+from support.codecs.exports import coded, frames_of, opened
 from support.codecs.kernels import delta_outcome
 
 SPEC = Path(__file__).parents[2] / "codecs" / "spec"
@@ -47,6 +50,7 @@ VERSIONS = {
     "pack": PACK_VERSION,
     "recipe": RECIPE_VERSION,
     "coder": 1,
+    "neuzip": export_metadata.VERSION,
     **{codec.codec_id: codec.version for codec in BY_ID.values()},
 }
 
@@ -239,6 +243,35 @@ def test_the_block_of_the_masks_page_decodes_to_what_the_page_says() -> None:
     for i, row in enumerate(table("masks", "element")):
         words = [each[2 * i : 2 * i + 2][::-1].hex() for each in (base, unified, decoded)]
         assert [row[1].split()[0], row[2].split()[0], row[6]] == words
+
+
+def test_the_weight_of_the_exports_page_is_rounded_and_decodes_to_what_the_page_says() -> None:
+    how, form = coding(DType.BF16, 3, 8, [1]), neuzip.Form(DType.BF16, 8)
+    (text,) = re.findall(r"^```json\n(.*)\n```", page("neuzip"), re.MULTILINE)
+    assert export_metadata.parse_metadata({"neuzip": text}) == {"w": ((2, 5), how)}
+    assert export_metadata.export_metadata({"w": ((2, 5), how)})["neuzip"] == text
+
+    original, scales, words, m3 = (
+        hex_block("neuzip", name) for name in ("original", "scales", "words", "m3")
+    )
+    parts = opened(how, frames_of(how, original)[0], 10)
+    assert {name: bytes(part.decoded()) for name, part in parts.items()} == {
+        "words": words, "scales": scales, "m3": m3
+    }  # fmt: skip
+    assert neuzip.scales_of(form, original) == scales
+    rounded = neuzip.round_words(form, original, 3, scales)
+    assert neuzip.pack(form, rounded, 4, 2) == m3
+    at_3, at_1 = hex_block("neuzip", "decoded"), hex_block("neuzip", "decoded 1")
+    assert coded(how, original) == neuzip.decode(form, words, {(4, 2): m3}, 0, scales) == at_3
+    fill = neuzip.fill_of(form, 3, 1)
+    assert f"F = 3 x 2^3 = {fill:x} (hex)" in page("neuzip")
+    assert coded(how, original, 1) == neuzip.decode(form, words, {}, fill, scales) == at_1
+
+    for i, row in enumerate(table("neuzip", "element")):
+        each = [data[2 * i : 2 * i + 2][::-1].hex() for data in (original, rounded, words)]
+        assert [row[1].split()[0], row[2].split()[0], row[3]] == each
+        assert int(row[4], 2) == (int(each[1], 16) >> 4) % 4
+        assert [row[5], row[6]] == [data[2 * i : 2 * i + 2][::-1].hex() for data in (at_3, at_1)]
 
 
 @pytest.mark.parametrize("name", list(VERSIONS))

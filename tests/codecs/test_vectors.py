@@ -2,7 +2,9 @@
 
 Vectors are written once, by the release that brings a version in, and never rewritten. In each:
 `about`, `expect` ("ok" or an error code), the bytes in hex, and what they decode to, from `base`
-where the codec needs one. `times` repeats a short `raw`.
+where the codec needs one. `sources` are the tensors that a view makes this base of. `times` repeats
+a short `raw`. An export has its weights at each level, and the originals, which are still rounded
+to these, with the steps of those of integers.
 """
 
 import json
@@ -15,11 +17,17 @@ from deltahub.codecs import (
     CodecError,
     FrameView,
     Recipe,
+    assemble,
     decode_frame,
     read_index,
     tensor_id,
     verify_pack_hash,
 )
+from deltahub.codecs.exports.file import ExportFile
+from deltahub.codecs.exports.integers import IntegerCoding
+from support.codecs.exports import coded, decoded
+from support.codecs.integers import decode_parts, parts_of
+from support.codecs.kernels import every_kernel, running
 
 ROOT = Path(__file__).parents[1] / "vectors"
 FRAMES = ["fm_delta", "frame", "masks", "neuzip_lossless", "raw", "zstd"]
@@ -53,10 +61,31 @@ def test_a_frame_vector(path: Path) -> None:
 def test_a_good_frame_vector_names_its_folder(path: Path) -> None:
     vector = load(path)
     if vector["expect"] == "ok":
-        header = FrameView.parse(bytes.fromhex(vector["frame"])).header
+        frame = bytes.fromhex(vector["frame"])
+        header = FrameView.parse(frame).header
         codec, version = path.parts[-3], path.parts[-2]
         assert codec in ("frame", header.codec)
-        assert version == f"v{header.codec_version}"
+        # Of the frame itself, or of its codec.
+        number = frame[4] if codec == "frame" else header.codec_version
+        assert version == f"v{number}"
+
+
+@vectors("frame")
+def test_a_view_still_gives_the_base_of_a_vector(path: Path) -> None:
+    vector = load(path)
+    if "sources" not in vector:
+        return
+    sources = {bytes.fromhex(name): bytes.fromhex(data) for name, data in vector["sources"].items()}
+    header = FrameView.parse(bytes.fromhex(vector["frame"])).header
+    assert header.base is not None
+    assert header.base.view is not None
+    base = bytearray(header.size_bytes)
+
+    def read(tensor: bytes, first: int, out: memoryview) -> None:
+        out[:] = sources[tensor][first : first + len(out)]
+
+    assemble(header.base, header.dtype, 0, header.count, read, memoryview(base))
+    assert base.hex() == vector["base"]
 
 
 def check_pack(pack: bytes) -> list[list[object]]:
@@ -92,7 +121,47 @@ def test_a_recipe_vector(path: Path) -> None:
     assert error.value.code == vector["expect"]
 
 
-@pytest.mark.parametrize("name", [*FRAMES, "pack", "recipe"])
+def read_export(data: bytes) -> dict[str, dict[str, str]]:
+    file = ExportFile(data, "a file")
+    return {
+        name: {str(level): decoded(file, name, level).hex() for level in weight.coding.levels}
+        for name, weight in file.weights.items()
+    }
+
+
+def assert_vector_of_integers(
+    how: IntegerCoding, words: bytes, steps: bytes, told: dict[str, str]
+) -> None:
+    """The originals and the steps still give these elements."""
+    parts, kept = parts_of(how, words, steps)
+    count = len(words) // how.dtype.itemsize
+    assert {"8": kept.hex()} == {"8": decode_parts(how, parts, count).hex()} == told
+
+
+@every_kernel
+@vectors("neuzip")
+def test_an_export_vector(path: Path, kernels: str) -> None:
+    vector = load(path)
+    data = bytes.fromhex(vector["file"])
+    with running(kernels):
+        if vector["expect"] == "ok":
+            assert read_export(data) == vector["weights"]
+            for name, weight in ExportFile(data, "a file").weights.items():
+                words = bytes.fromhex(vector["originals"][name])
+                if isinstance(weight.coding, IntegerCoding):
+                    steps = bytes.fromhex(vector["steps"][name])
+                    assert_vector_of_integers(weight.coding, words, steps, vector["weights"][name])
+                    continue
+                for level in weight.coding.levels:
+                    made = coded(weight.coding, words, level)
+                    assert made.hex() == vector["weights"][name][str(level)]
+            return
+        with pytest.raises(CodecError) as error:
+            read_export(data)
+    assert error.value.code == vector["expect"]
+
+
+@pytest.mark.parametrize("name", [*FRAMES, "neuzip", "pack", "recipe"])
 def test_every_format_has_good_and_bad_vectors(name: str) -> None:
     expected = {load(path)["expect"] == "ok" for path in (ROOT / name).glob("v*/*.json")}
     assert expected == {True, False}

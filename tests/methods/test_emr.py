@@ -53,14 +53,55 @@ def test_the_elected_magnitude_is_the_largest_that_agrees(
     assert np.array_equal(np.abs(vector), np.max(masked, axis=0))
 
 
+@given(families)
+def test_a_mask_is_1_exactly_where_a_task_moves_as_the_unified_model_does(
+    family: tuple[Values, list[Values]],
+) -> None:
+    base, tasks = widened(family)
+    unified = elect_unified(base, tasks)
+    elected = np.where(sum(task - base for task in tasks) > 0, 1.0, -1.0)
+    for task in tasks:
+        mask, moves = mask_of(base, unified, task), np.sign(task - base)
+        assert np.array_equal(moves[mask], np.sign(unified - base)[mask])
+        assert np.isin(moves[~mask] * elected[~mask], (0.0, -1.0)).all()
+
+
+@given(families)
+def test_masking_never_increases_the_error(family: tuple[Values, list[Values]]) -> None:
+    base, tasks = widened(family)
+    unified = elect_unified(base, tasks)
+    for task, sums in zip(tasks, task_sums(family), strict=True):
+        unmasked = float(((task - unified) ** 2).sum())
+        assert sums.squared_error(1.0) <= unmasked + 1e-12 * sums.tau_l2
+
+
 @given(families, st.randoms())
 def test_the_order_of_the_tasks_changes_nothing(
     family: tuple[Values, list[Values]], random: Random
 ) -> None:
-    base, tasks = widened(family)
-    shuffled = list(tasks)
-    random.shuffle(shuffled)
-    assert np.array_equal(elect_unified(base, tasks), elect_unified(base, shuffled))
+    base, tasks = family
+    order = list(range(len(tasks)))
+    random.shuffle(order)
+    shuffled = (base, [tasks[number] for number in order])
+    assert np.array_equal(elect_unified(*widened(family)), elect_unified(*widened(shuffled)))
+    assert [task_sums(family)[number] for number in order] == task_sums(shuffled)
+
+
+@given(families, st.integers(-6, 6))
+def test_vectors_that_are_twice_as_long_have_the_same_masks_and_scales(
+    family: tuple[Values, list[Values]], power: int
+) -> None:
+    _, tasks = widened(family)
+    base, factor = np.zeros_like(tasks[0]), 2.0**power
+    grown = [factor * task for task in tasks]
+    unified, larger = elect_unified(base, tasks), elect_unified(base, grown)
+    assert np.array_equal(larger, factor * unified)
+    for task, after in zip(tasks, grown, strict=True):
+        assert np.array_equal(mask_of(base, unified, task), mask_of(base, larger, after))
+        both = (sums_of(base, unified, task), sums_of(base, larger, after))
+        for rescaler in RESCALERS:
+            one, other = (scales(rescaler, {"w": sums}) for sums in both)
+            assert one == other
 
 
 @given(short_floats, short_floats, st.integers(1, 4))
@@ -100,6 +141,17 @@ def test_the_papers_scale_keeps_the_sum_of_magnitudes(
         scale = scales("l1", {"w": sums})["w"]
         if sums.n_masked:
             assert scale * sums.uni_l1 == pytest.approx(sums.tau_l1)
+
+
+@given(families, families)
+def test_the_scale_of_the_papers_code_keeps_the_sum_of_means(
+    first: tuple[Values, list[Values]], second: tuple[Values, list[Values]]
+) -> None:
+    for one, other in zip(task_sums(first), task_sums(second), strict=False):
+        scale = scales("mean-l1", {"a": one, "b": other})["a"]
+        if one.n_masked or other.n_masked:
+            merged = scale * (one.uni_l1 / one.size + other.uni_l1 / other.size)
+            assert merged == pytest.approx(one.tau_l1 / one.size + other.tau_l1 / other.size)
 
 
 @given(families)

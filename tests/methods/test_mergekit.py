@@ -58,6 +58,7 @@ def test_a_configuration_is_read(name: str) -> None:
 REFUSED = {
     "slices": ("merge_method: ties\nbase_model: a/b\nslices: []", "slices"),
     "another method": (HEAD + "dare_ties", "one of linear"),
+    "a list of methods": (HEAD + "[ties]", r"merge_method \['ties'\]: one of"),
     "no base": ("merge_method: ties\nmodels: []", "base_model is missing"),
     "no list of models": ("merge_method: ties\nbase_model: a/b\nmodels: a/c", "no list"),
     "other weights": (TIES.replace("weight: 0.5", "weight: 0.7", 1), "weight differs"),
@@ -66,6 +67,9 @@ REFUSED = {
     "a tokenizer": (HEAD + "ties\ntokenizer: {source: union}", "tokenizer"),
     "no YAML": ("merge_method: [", "no YAML"),
     "a text": ("ties", "no mapping"),
+    "weights of emr": (HEAD + "emr\nparameters: {weight: 0.4}", "has weight"),
+    "a density of emr": (TIES.replace("ties", "emr"), "parameters of lab/code has density, weight"),
+    "a rescaler of ties": (HEAD + "ties\nparameters: {rescaler: l2}", "has rescaler"),
     "an unknown parameter": (HEAD + "ties\nparameters: {gamma: 1}", "gamma"),
 }
 

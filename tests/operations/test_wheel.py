@@ -68,7 +68,7 @@ def hub(python: Path, tmp_path: Path, environment: dict[str, str]) -> Iterator[d
             deadline -= 1
             assert deadline > 0, log.read_text()
             subprocess.run(["sleep", "0.1"], check=True)
-        token = re.search(r"dh_[\w-]+", log.read_text())
+        token = re.search(r"hf_[A-Za-z]+", log.read_text())
         assert token, log.read_text()
         yield {**environment, "DELTAHUB_URL": url[1], "DELTAHUB_TOKEN": token[0]}
     finally:

@@ -3,9 +3,10 @@
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, make_url, text
+from sqlalchemy import create_engine, event, make_url, text
 
 from deltahub.registry import Registry, Settings
+from deltahub.registry.access.repositories import find_namespace, find_repository
 from deltahub.registry.catalog.lists.search import list_repositories
 from deltahub.registry.errors import Unavailable
 from support.databases.more_lists import check_upgrade
@@ -51,3 +52,32 @@ def test_a_hub_that_may_not_add_the_extension_says_who_adds_it(url: str, tmp_pat
         assert list_repositories(reg, None).items == []
     owner.dispose()
     server.dispose()
+
+
+def test_names_are_found_by_indexes_that_know_no_language(url: str, tmp_path: Path) -> None:
+    asked = []
+    with opened_registry(tmp_path, database_url=new_database(url, "of_names")) as reg:
+        caller(reg, "Ann")
+
+        @event.listens_for(reg.db.read_engine, "before_cursor_execute")
+        def note(_1: object, _2: object, statement: str, values: object, *_: object) -> None:
+            asked.append((statement, values))
+
+        with reg.db.read() as session:
+            assert find_namespace(session, "ANN") is not None
+            assert find_repository(session, "ann/none") is None
+            event.remove(reg.db.read_engine, "before_cursor_execute", note)
+            session.execute(text("SET LOCAL enable_seqscan = off"))
+            plans = [
+                "\n".join(
+                    row[0]
+                    for row in session.connection().exec_driver_sql(f"EXPLAIN {statement}", values)
+                )
+                for statement, values in asked
+                if "lower(" in statement
+            ]
+    assert len(plans) == 2
+    assert all('.name COLLATE "C")' in statement for statement, _ in asked)
+    for plan in plans:
+        assert "ix_namespaces_lower_name" in plan
+    assert "ix_repositories_lower_name" in plans[1]

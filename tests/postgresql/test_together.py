@@ -24,7 +24,8 @@ from deltahub.registry.storage.base import StoreUnavailable
 from deltahub.registry.stores.shared_write_locks import SharedWriteLocks
 from deltahub.registry.uploads.committable import files_of_uploads, keep_uploads
 from deltahub.registry.uploads.discard import drop_unused
-from support.merging.running import asked, push_family, run_merge
+from support.jobs.here import run_job
+from support.merging.running import asked, push_family
 from support.models import tiny_models as tiny
 from support.registry.collecting import collect, is_clean
 from support.registry.histories import ingest_all
@@ -233,7 +234,7 @@ def test_no_push_and_no_job_waits_for_another_writer(
         with other.write_beside():  # whoever works alone waits for this one
             names = push_family(reg, free, tasks)
             run_replans(reg)
-            assert run_merge(reg, asked(reg, free, names))
+            assert run_job(reg, asked(reg, free, names))
             cancel_job(reg, free, asked(reg, free, names, name="free/again"))
             send_ingested(reg, free, "free/sent", merged)
             upload(reg, free, b"{}")
@@ -258,12 +259,13 @@ def test_a_limit_of_repositories_holds_for_those_that_are_made_at_once(reg: Regi
         assert sum(pool.map(make, range(8))) == 3
 
 
-def test_one_name_is_given_once(reg: Registry) -> None:
-    one = caller(reg, "one")
+@pytest.mark.parametrize("spellings", [("name",), ("case", "Case", "CASE", "casE")])
+def test_one_name_is_given_once(reg: Registry, spellings: tuple[str, ...]) -> None:
+    one = caller(reg, f"one-{spellings[0]}")
 
-    def make(_: int) -> bool:
+    def make(n: int) -> bool:
         try:
-            create_repository(reg, one, "one/name")
+            create_repository(reg, one, f"{one.name}/{spellings[n % len(spellings)]}")
         except RepositoryExists:
             return False
         return True

@@ -32,7 +32,7 @@ def test_a_ref_of_which_clients_could_keep_no_file_is_refused(name: str) -> None
 @pytest.mark.parametrize(
     ("path", "size", "mode"),
     [
-        ("model.safetensors", 1, "lfs"), ("pytorch_model.bin", 0, "lfs"), ("a/b.gguf", 5, "lfs"),
+        ("model.safetensors", 1, "lfs"), ("x.bin", 0, "regular"), ("a/b.gguf", 5, "lfs"),
         ("x.tar.gz", 1, "lfs"), ("x.tar.custom", 1, "lfs"), ("events.out.tfevents.1", 1, "lfs"),
         ("saved_model/assets/x.txt", 1, "lfs"), ("tokenizer.model", 1, "lfs"),
         ("config.json", LFS_BYTES - 1, "regular"), ("config.json", LFS_BYTES, "lfs"),

@@ -122,7 +122,10 @@ def test_a_proxy_that_passes_nothing_on_needs_the_public_url(tmp_path: Path) -> 
     [
         {"public_url": "hub.example.com"},
         {"public_url": "ftp://hub.example.com"},
-        {"public_url": "https://hub.example.com/hub"},
+        {"public_url": "https://hub.example.com/a b"},
+        {"public_url": "https://hub.example.com/hub?x=1"},
+        {"cors_origins": "https://app.example/"},
+        {"cors_origins": "app.example"},
         {"public_url": "https://hub.example.com?x"},
         {"public_url": "https://user@hub.example.com"},
         {"public_url": "https://hub.example.com:99999"},

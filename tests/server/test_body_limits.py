@@ -25,8 +25,8 @@ ENDLESS = 64 << 20
 # Each of these handlers authenticates the caller and checks the limit before it reads the body.
 STREAMING = {
     "accept_recipe", "complete_parts", "create_commit", "grant_xorb", "post_shard",
-    "post_telemetry", "post_xorb", "put_object", "put_part", "put_small_uploads", "put_upload",
-    "stream_shard",
+    "post_telemetry", "post_xorb", "put_adapter_kit", "put_object", "put_part",
+    "put_small_uploads", "put_upload", "stream_shard",
 }  # fmt: skip
 
 

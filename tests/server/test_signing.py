@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from deltahub.registry.access.keys.signing_key import KEY_FILE
 from deltahub.registry.errors import Unauthorized
 from deltahub.registry.storage.base import StoreError
-from deltahub.server.signing import KEY_FILE, Signer
+from deltahub.server.signing import Signer
 
 
 def test_what_was_signed_comes_back(tmp_path: Path) -> None:

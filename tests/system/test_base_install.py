@@ -18,4 +18,4 @@ def test_the_base_install_says_which_extra_is_missing(tmp_path: Path) -> None:
         timeout=60,
     )
     assert run.returncode == 2
-    assert "deltahub[server]" in run.stderr
+    assert 'pip install ".[server]"' in run.stderr

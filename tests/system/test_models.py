@@ -92,33 +92,43 @@ def stock_logits(tmp_path: Path, names: list[str], machine: Path) -> list[torch.
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("is_tied", [False, True])
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_sharded_models_come_back_and_load_by_name(
-    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_tied: bool
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = f"admin/llama-{'tied' if is_tied else 'untied'}"
-    model = new_llama(is_tied)
-    text = Path(json.__file__).read_bytes()
-    train(model, text, 2e-3, 30)
-    model.to(torch.bfloat16).save_pretrained(tmp_path / "base", max_shard_size="1500KB")
-    model.float()
-    train(model, Path(struct.__file__).read_bytes() + text, 1e-5, 10)
-    model.to(torch.bfloat16).save_pretrained(tmp_path / "tune", max_shard_size="1500KB")
-    assert (tmp_path / "tune" / "model.safetensors.index.json").exists()
-    hub.push(tmp_path / "base", name)
-    hub.push(tmp_path / "tune", f"{name}-tune", base=name)
+    folders = {kind: tmp_path / kind for kind in ("tied", "untied")}
+    for kind, folder in folders.items():
+        name = f"admin/llama-{kind}"
+        train_sharded(folder, is_tied=kind == "tied")
+        hub.push(folder / "base", name)
+        hub.push(folder / "tune", f"{name}-tune", base=name)
 
     machine = tmp_path / "there"
     move_to_another_machine(machine, monkeypatch)
-    pulled = hub.pull(name, sha256=True)
-    report = hub.pull_with_report(f"{name}-tune", sha256=True)
-    assert hashes(pulled) == hashes(tmp_path / "base")
-    assert hashes(report.path) == hashes(tmp_path / "tune")
-    assert report.received < 0.6 * report.size
-    names = [f"{name}-tune", str(tmp_path / "tune")]
-    by_name, from_folder = stock_logits(tmp_path, names, machine)
-    assert torch.equal(by_name, from_folder)
+    for kind, folder in folders.items():
+        name = f"admin/llama-{kind}"
+        pulled = hub.pull(name, sha256=True)
+        report = hub.pull_with_report(f"{name}-tune", sha256=True)
+        assert hashes(pulled) == hashes(folder / "base")
+        assert hashes(report.path) == hashes(folder / "tune")
+        assert report.received < 0.6 * report.size
+    names = [f"admin/llama-{kind}-tune" for kind in folders]
+    names += [str(folder / "tune") for folder in folders.values()]
+    logits = stock_logits(tmp_path, names, machine)
+    for by_name, from_folder in zip(logits[:2], logits[2:], strict=True):
+        assert torch.equal(by_name, from_folder)
+
+
+def train_sharded(folder: Path, *, is_tied: bool) -> None:
+    """Write a base and a fine-tune in several files each, to `base` and `tune`."""
+    model = new_llama(is_tied)
+    text = Path(json.__file__).read_bytes()
+    train(model, text, 2e-3, 30)
+    model.to(torch.bfloat16).save_pretrained(folder / "base", max_shard_size="1500KB")
+    model.float()
+    train(model, Path(struct.__file__).read_bytes() + text, 1e-5, 10)
+    model.to(torch.bfloat16).save_pretrained(folder / "tune", max_shard_size="1500KB")
+    assert (folder / "tune" / "model.safetensors.index.json").exists()
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")

@@ -13,7 +13,7 @@ def test_the_list_follows_the_words_and_the_filters(browser: Browser, hub: Fille
         page.locator("#q").press_sequentially("haiku")
         expect(page.locator("#models .model-name")).to_have_count(1)
         expect(page.locator("#models .model-name")).to_contain_text("haiku")
-        page.wait_for_url("**q=haiku*")
+        page.wait_for_url(f"{hub.url}/?q=haiku")
         page.locator("#q").fill("")
         page.locator(".more-filters > summary").click()
         page.get_by_label("Kind of model").select_option("Merges")
@@ -22,10 +22,27 @@ def test_the_list_follows_the_words_and_the_filters(browser: Browser, hub: Fille
         page.get_by_label("Kind of model").select_option("Any")
         page.locator("#sort").select_option("Most saved")
         expect(page.locator("#models .model-name").first).to_contain_text("admin")
+        page.wait_for_url(f"{hub.url}/?sort=saved")
         assert page.evaluate("window.isTheSamePage")
         page.locator("#models .model-name").first.click()
         page.go_back()
         expect(page.locator("#sort")).to_have_value("saved")
+
+
+def test_an_address_names_only_the_filters_that_are_set(browser: Browser, hub: FilledHub) -> None:
+    with visitor(browser, hub.url) as person:
+        person.log_in(hub.token)
+        page = person.open("/admin/haiku")
+        page.locator("#top-q").press("Enter")
+        # Browsers write the question mark of an empty form.
+        page.wait_for_url(f"{hub.url}/?")
+        page.locator("#q").press("Enter")
+        page.locator("#sort").select_option("Largest")
+        page.wait_for_url(f"{hub.url}/?sort=size")
+        page = person.open("/-/admin/access/users?state=disabled&sort=-created")
+        page.get_by_label("State").select_option("all users")
+        page.locator("form.filters input[name=words]").fill("ida")
+        page.wait_for_url(f"{hub.url}/-/admin/access/users?sort=-created&words=ida")
 
 
 def test_a_private_model_is_found_by_its_owner_alone(browser: Browser, hub: FilledHub) -> None:

@@ -4,7 +4,7 @@ import re
 
 from playwright.sync_api import Browser, Dialog, Page, expect
 
-from support.web.browsing import Visitor, visitor
+from support.web.browsing import WIDTHS, Visitor, visitor
 from support.web.filled_hub import FilledHub
 from support.web.pictures import take_picture
 
@@ -75,7 +75,7 @@ def test_a_token_is_shown_once_and_revoked(browser: Browser, hub: FilledHub) -> 
         page.get_by_label("What it is for").fill("laptop")
         page.get_by_role("button", name="Make the token").click()
         secret = page.locator("#new-token").inner_text()
-        assert re.fullmatch(r"dh_[\w-]{40,}", secret)
+        assert re.fullmatch(r"hf_[A-Za-z]{34}", secret)
         person.check_accessible()
         page = person.open("/-/settings/tokens")
         assert secret not in page.content()
@@ -149,12 +149,12 @@ def test_a_quota_is_set_with_a_unit_and_taken_back(browser: Browser, hub: Filled
         person.log_in(hub.token)
         page = person.open("/-/admin/storage/namespaces?words=ida")
         row = page.locator("tr", has_text="ida")
-        row.locator("summary").first.click()
+        row.get_by_role("button", name="Change").click()
         row.get_by_label("Most stored").fill("5 GB")
         row.get_by_role("button", name="Set").click()
         expect(page.locator("tr", has_text="ida")).to_contain_text("5 GB")
         row = page.locator("tr", has_text="ida")
-        row.locator("summary").first.click()
+        row.get_by_role("button", name="Change").click()
         row.get_by_role("button", name="Hub's defaults").click()
         expect(page.locator("tr", has_text="ida")).not_to_contain_text("5 GB")
 
@@ -170,9 +170,35 @@ def test_a_user_who_is_disabled_is_out_at_once(browser: Browser, hub: FilledHub)
         other.open("/-/settings")
         page = person.open("/-/admin/access/users?words=leaver")
         row = page.locator("tr", has_text="leaver")
-        row.locator("summary").click()
+        row.get_by_role("button", name="More").click()
         row.get_by_role("button", name="Disable").click()
         expect(page.locator("tr", has_text="leaver")).to_contain_text("Enable")
         assert "leaver" in asked[0]
         other.page.goto(f"{hub.url}/-/settings")
         assert "/-/login" in other.page.url
+
+
+def test_the_menu_of_the_last_row_opens_whole_below_its_button(
+    browser: Browser, hub: FilledHub
+) -> None:
+    for shape in WIDTHS:
+        with visitor(browser, hub.url, width=WIDTHS[shape]) as person:
+            person.log_in(hub.token)
+            for path, name in (("access/users", "More"), ("storage/namespaces", "Change")):
+                page = person.open(f"/-/admin/{path}")
+                button = page.get_by_role("button", name=name).last
+                button.click()
+                menu = page.locator(".menu-items:popover-open")
+                expect(menu).to_have_count(1)
+                at, below = menu.bounding_box(), button.bounding_box()
+                assert at is not None
+                assert below is not None
+                assert at["x"] >= 0
+                assert at["x"] + at["width"] <= WIDTHS[shape]
+                assert 0 <= at["y"] - below["y"] - below["height"] < 8
+                # What lies at each corner is the menu, and not what cuts it off.
+                for last in menu.get_by_role("button").all():
+                    last.click(trial=True)
+                person.check_accessible()
+                page.keyboard.press("Escape")
+                expect(menu).to_have_count(0)

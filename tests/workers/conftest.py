@@ -9,11 +9,12 @@ from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
 from support.forked import Fork
 from support.registry.engine_jobs import launch
+from support.registry.opened import opened_registry
 
 
 @pytest.fixture
 def registry(tmp_path: Path) -> Iterator[Registry]:
-    with Registry.open(Settings(data_dir=tmp_path / "data")) as opened:
+    with opened_registry(tmp_path) as opened:
         yield opened
 
 

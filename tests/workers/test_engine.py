@@ -124,6 +124,20 @@ def test_losing_the_engines_own_file_only_means_starting_over(
     assert steps(registry, job_id) == ["0", "1", "0", "1", "2"]
 
 
+@pytest.mark.parametrize(
+    ("kind", "expected"), [("count", ["0", "1", "0", "1", "2"]), ("tally", ["0", "1", "2"])]
+)
+def test_new_steps_of_a_kind_start_its_unfinished_jobs_over_and_no_others(
+    registry: Registry, start_worker: StartWorker, kind: str, expected: list[str]
+) -> None:
+    job_id = enqueue(registry, kind, n=3, die_in=2)
+    assert start_worker().wait(30) == -9
+    (registry.data_dir / "new-steps-of-count").touch()
+    start_worker()
+    assert wait_for(registry, job_id, "done").result == {"total": 3}
+    assert steps(registry, job_id) == expected
+
+
 def test_a_refusal_fails_at_once_and_keeps_its_code(working: Registry) -> None:
     job = wait_for(working, enqueue(working, "refuse"), "failed", "done")
     assert (job.error_code, job.error) == ("hash_mismatch", "the file has another SHA-256")

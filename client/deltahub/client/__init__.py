@@ -38,13 +38,25 @@ if TYPE_CHECKING:
         Revision,
         WhoAmI,
     )
+    from deltahub.codecs.errors import (
+        CodecError,
+        CorruptFrame,
+        InvalidInput,
+        InvalidSafetensors,
+        NoGpu,
+        UnsupportedVersion,
+    )
+    from deltahub.methods.errors import CannotExport, MethodError
 
 __all__ = [
     "BadResponse",
     "Bars",
+    "CannotExport",
     "ClientError",
+    "CodecError",
     "CommitResult",
     "Conflict",
+    "CorruptFrame",
     "DiskFull",
     "Entry",
     "Forbidden",
@@ -52,12 +64,16 @@ __all__ = [
     "HubError",
     "HubUnreachable",
     "InvalidArgument",
+    "InvalidInput",
     "InvalidRequest",
+    "InvalidSafetensors",
     "Job",
     "JobFailed",
     "LimitExceeded",
     "Lines",
     "LocalFileChanged",
+    "MethodError",
+    "NoGpu",
     "NotFound",
     "Progress",
     "PullResult",
@@ -72,16 +88,25 @@ __all__ = [
     "Stage",
     "StorageFull",
     "Unauthorized",
+    "UnsupportedVersion",
     "VerificationFailed",
     "WhoAmI",
 ]
 
 
+# In the order of the time that they take to import.
+_MODULES = (
+    *(f"{__name__}.{module}" for module in ("errors", "records", "progress", "hub")),
+    "deltahub.methods.errors",
+    "deltahub.codecs.errors",
+)
+
+
 def __getattr__(name: str) -> object:
     """A public name, imported at its first use, because `deltahub` must start quickly."""
     if name in __all__:
-        for module in ("errors", "records", "progress", "hub"):
-            found = vars(importlib.import_module(f"{__name__}.{module}")).get(name)
+        for module in _MODULES:
+            found = vars(importlib.import_module(module)).get(name)
             if found is not None:
                 globals()[name] = found
                 return found

@@ -1,4 +1,7 @@
-"""The errors that the SDK raises. Every class has the stable `code` of the API.
+"""The errors that `Hub` raises. Every class has the stable `code` of the API.
+
+`deltahub.client.inference` computes on this machine, and also raises what the codecs and methods
+find in weights and arguments: CodecError and MethodError, which know no hub.
 
 HubError
  |- NotFound, Unauthorized, Forbidden, Conflict, InvalidRequest, LimitExceeded, StorageFull,
@@ -72,6 +75,10 @@ class JobNotFound(NotFound):
 
 class ComparisonNotFound(NotFound):
     code = "comparison_not_found"
+
+
+class UpgradeNotFound(NotFound):
+    code = "upgrade_not_found"
 
 
 class Unauthorized(HubError):

@@ -14,7 +14,7 @@ from deltahub.client.names import repository_path
 from deltahub.client.records import CommitId, Count, Share
 
 Order = Literal["created", "changed", "downloads", "size", "saved"]
-Role = Literal["base", "finetune", "adapter", "merge", "quantized", "export"]
+Role = Literal["base", "finetune", "adapter", "kit", "merge", "quantized", "export"]
 
 # The hub's most in one answer.
 _PAGE = 100

@@ -12,6 +12,7 @@ from deltahub.client.api.endpoints import Api
 from deltahub.client.api.history import History
 from deltahub.client.api.transport import Transport
 from deltahub.client.errors import InvalidArgument, JobNotFound
+from deltahub.client.exports import Exports
 from deltahub.client.finding import Finding, Order
 from deltahub.client.names import branch_name, named_revision
 from deltahub.client.progress import Progress, Silent, count_of
@@ -23,17 +24,18 @@ from deltahub.client.records import (
     Ref,
     Repository,
     Revision,
-    Token,
     WhoAmI,
     Withdrawal,
 )
+from deltahub.client.steps.steps import Steps
+from deltahub.client.tokens import Tokens
 
 if TYPE_CHECKING:
     from deltahub.client.local.folder import LocalFile
     from deltahub.client.push.send import PushOptions
 
 
-class Hub(Adapters, Finding, History):
+class Hub(Adapters, Exports, Finding, History, Steps, Tokens):
     """A connection to one hub, with one user's token.
 
     url, token: by default DELTAHUB_URL and DELTAHUB_TOKEN, then the values that `deltahub login`
@@ -247,8 +249,7 @@ class Hub(Adapters, Finding, History):
         from deltahub.client.pull.bases_first import count_siblings
         from deltahub.client.pull.pull import Pull
 
-        index = LocalIndex.default()
-        told = progress or Silent()
+        index, told = LocalIndex.default(), progress or Silent()
         try:
             wanted = [(name, revision or "main") for name, revision in map(named_revision, names)]
             siblings = count_siblings(self._api, wanted)
@@ -275,9 +276,9 @@ class Hub(Adapters, Finding, History):
         operations = [{"op": "delete", "path": path} for path in paths]
         if not operations:
             raise InvalidArgument("no paths to delete were given")
-        message = message or f"Delete {count_of(len(operations), 'file')}"
+        text = message or f"Delete {count_of(len(operations), 'file')}"
         return self._api.commit(
-            name, ref=revision, message=message, parent=None, base=None, operations=operations
+            name, ref=revision, message=text, parent=None, base=None, operations=operations
         )
 
     # -- looking ---------------------------------------------------------------------------
@@ -316,18 +317,6 @@ class Hub(Adapters, Finding, History):
 
     def whoami(self) -> WhoAmI:
         return self._api.whoami()
-
-    def tokens(self) -> Sequence[Token]:
-        """Your access tokens, without their secrets."""
-        return self._api.list_tokens()
-
-    def create_token(self, label: str, *, scope: str = "read", ttl_s: int | None = None) -> str:
-        """Make a token; its secret. It allows no more than yours, and ends no later."""
-        return self._api.create_token(label, scope, ttl_s)
-
-    def revoke_token(self, token_id: int) -> None:
-        """Make one of your tokens useless at once."""
-        self._api.delete_token(token_id)
 
     def job(self, job_id: str) -> Job:
         return self._api.get_job(job_id)

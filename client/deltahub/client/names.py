@@ -26,6 +26,7 @@ def is_repository_name(name: str) -> bool:
 def is_branch(name: str) -> bool:
     """Whether a branch may have this name."""
     is_reserved = ".." in name or "//" in name or name.endswith(("/", ".", ".lock"))
+    is_reserved = is_reserved or name == "HEAD" or name.startswith("refs/")
     is_formed = len(name) <= MAX_BRANCH and _BRANCH.fullmatch(name) is not None
     if not is_formed or is_reserved or _COMMIT.fullmatch(name) is not None:
         return False
@@ -42,7 +43,8 @@ def branch_name(name: str) -> str:
     if not is_branch(name):
         raise InvalidArgument(
             f"{name!r} is not the name of a branch: letters, digits and ._-+/, beginning with a "
-            "letter or digit, without .. or //, no commit, and a valid path of a file"
+            "letter or digit, without .. or //, no commit, not HEAD, not beginning with refs/, and "
+            "a valid path of a file"
         )
     return name
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Stage(Protocol):
-    """One part of the work, counted in bytes. Its methods are called from several threads."""
+    """One part of the work. Its methods are called from several threads."""
 
     def advance(self, size: int) -> None: ...
 
@@ -24,9 +24,11 @@ class Stage(Protocol):
 
 
 class Progress(Protocol):
-    """A receiver of the reports of a push or a pull."""
+    """A receiver of the reports of long work, whose stages are counted in bytes or otherwise."""
 
-    def stage(self, title: str, total: int | None) -> AbstractContextManager[Stage]: ...
+    def stage(
+        self, title: str, total: int | None, *, is_bytes: bool = True
+    ) -> AbstractContextManager[Stage]: ...
 
     def note(self, text: str) -> None: ...
 
@@ -50,27 +52,48 @@ class Silent:
     """Prints nothing."""
 
     @contextlib.contextmanager
-    def stage(self, title: str, total: int | None) -> Iterator[Stage]:
+    def stage(self, title: str, total: int | None, *, is_bytes: bool = True) -> Iterator[Stage]:
         yield _Count()
 
     def note(self, text: str) -> None:
         pass
 
 
-class Lines:
-    """A line when a stage begins and one when it ends, for pipes and logs."""
+class _Told(_Count):
+    """A stage that prints how far it is each few seconds, where that has changed."""
 
-    def __init__(self, out: TextIO | None = None) -> None:
+    def __init__(self, title: str, out: TextIO, every_s: float) -> None:
+        super().__init__()
+        self._title, self._out, self._every_s = title, out, every_s
+        self._told = ""
+        self._told_at = time.monotonic()
+
+    def set_position(self, done: int, total: int | None, title: str | None = None) -> None:
+        super().set_position(done, total)
+        now = time.monotonic()
+        line = title or (f"{self._title}: {done} of {total}" if total else self._title)
+        if line == self._told or now < self._told_at + self._every_s:
+            return
+        self._told, self._told_at = line, now
+        print(printable(line), file=self._out, flush=True)
+
+
+class Lines:
+    """A line when a stage begins, one when it ends, and one in every_s seconds between them, for
+    pipes and logs.
+    """
+
+    def __init__(self, out: TextIO | None = None, *, every_s: float = 5.0) -> None:
         self._out = out or sys.stderr
+        self._every_s = every_s
 
     @contextlib.contextmanager
-    def stage(self, title: str, total: int | None) -> Iterator[Stage]:
+    def stage(self, title: str, total: int | None, *, is_bytes: bool = True) -> Iterator[Stage]:
         start = time.monotonic()
         size = f" {human_size(total)}" if total else ""
         title = printable(title)  # a hub names some stages
         print(f"{title}{size} ...", file=self._out, flush=True)
-        count = _Count()
-        yield count
+        yield _Told(title, self._out, self._every_s)
         seconds = time.monotonic() - start
         speed = f", {human_size(int(total / seconds))}/s" if total and seconds else ""
         print(f"{title}{size} done in {seconds:.1f} s{speed}", file=self._out, flush=True)
@@ -96,14 +119,15 @@ class _Bar:
 
 
 class Bars:
-    """A bar for each stage, with bytes, speed and time left, for terminals."""
+    """A bar for each stage, with bytes and speed or a count, and the time left, for terminals."""
 
     @contextlib.contextmanager
-    def stage(self, title: str, total: int | None) -> Iterator[Stage]:
+    def stage(self, title: str, total: int | None, *, is_bytes: bool = True) -> Iterator[Stage]:
         from rich.console import Console
         from rich.progress import (
             BarColumn,
             DownloadColumn,
+            MofNCompleteColumn,
             TextColumn,
             TimeRemainingColumn,
             TransferSpeedColumn,
@@ -113,8 +137,7 @@ class Bars:
         columns = (
             TextColumn("{task.description}", markup=False),  # a hub names some stages
             BarColumn(),
-            DownloadColumn(),
-            TransferSpeedColumn(),
+            *((DownloadColumn(), TransferSpeedColumn()) if is_bytes else (MofNCompleteColumn(),)),
             TimeRemainingColumn(),
         )
         with RichProgress(*columns, console=Console(stderr=True)) as progress:

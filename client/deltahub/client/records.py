@@ -216,12 +216,25 @@ class JobError:
 
 @dataclass(frozen=True)
 class JobProgress:
-    """What a job has done. stage: the part of its work."""
+    """What a job has done. stage: the part of its work. step: its number, from 1, of n_steps, of a
+    job that counts its steps.
+    """
 
     done_bytes: Count
     total_bytes: Count
     stage: str | None = None
     fraction: Share | None = None
+    step: Count | None = None
+    n_steps: Count | None = None
+
+    def sentence(self, work: str) -> str:
+        """`step 2 of 6, 34%: WORK`, as far as it is known. work: what the job does now."""
+        told = []
+        if self.step is not None and self.n_steps is not None:
+            told.append(f"step {self.step} of {self.n_steps}")
+        if self.fraction is not None:
+            told.append(f"{self.fraction:.0%}")
+        return ": ".join(filter(None, (", ".join(told), work)))
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Native kernels of deltahub.codecs."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any, overload
 
 import numpy
@@ -295,3 +296,119 @@ def decode_mask(kind: int, base: bytes | bytearray | memoryview, unified: bytes 
     Fills `out` with the words of pack_mask. bits: None if all are one. ValueError unless
     there are as many as pack_mask makes, with zeros after the last.
     """
+
+def block_scales(kind: int, words: bytes | bytearray | memoryview, block: int, out: bytearray | memoryview) -> None:
+    """
+    Fills `out` with the scale of each block of words: the eight highest fraction bits of its
+    largest magnitude. kind: of F32, F16 or BF16; see words.WORD_KINDS. block: a power of two,
+    8 to 4096. ValueError unless sizes fit, here and below.
+    """
+
+def round_words(kind: int, words: bytes | bytearray | memoryview, kept: int, scales: bytes | bytearray | memoryview | None, block: int, out: bytearray | memoryview, threads: int) -> None:
+    """
+    Fills `out` with finite words, divided by 1 + scale / 256 of their block if scales are
+    given, and rounded once to `kept` mantissa bits, ties to even, at most to the largest
+    finite word.
+    """
+
+def pack_plane(kind: int, words: bytes | bytearray | memoryview, low: int, width: int, out: bytearray | memoryview) -> None:
+    """
+    Fills `out` with `width` mantissa bits of each word, from bit `low` on: the first word's
+    lowest in the first byte.
+    """
+
+def join_planes(kind: int, words: bytearray | memoryview, planes: Sequence[tuple[int, int, bytes | bytearray | memoryview]], fill: int, scales: bytes | bytearray | memoryview | None, block: int, threads: int) -> None:
+    """
+    Puts planes (lowest bit, width, bits) into words where these have zeros, sets the bits
+    `fill` of words whose exponent field is not 0, and multiplies words by
+    1 + scale / 256 of their block if scales are given, rounded once, ties to even.
+    """
+
+class PreludeModel:
+    """
+    What a prelude says, as plain numbers, for decoders on GPUs. A context is the first entry
+    of its table, times 64, plus its shift. Bytes hold little endian numbers.
+    """
+
+    @staticmethod
+    def of_floats(kind: int, prelude: bytes | bytearray | memoryview) -> PreludeModel:
+        """
+        The model of a prelude of neuzip_lossless. ValueError if no encoder writes it.
+        """
+
+    @staticmethod
+    def of_deltas(kind: int, prelude: bytes | bytearray | memoryview, rows: int, columns: int, version: int) -> PreludeModel:
+        """
+        The model of a prelude of this version of fm_delta, for a frame of rows x
+        columns words. ValueError if no encoder writes it.
+        """
+
+    @property
+    def table_log(self) -> int: ...
+
+    @property
+    def entries(self) -> bytes:
+        """
+        Decoding tables of 2^table_log entries of 32 bits, one after the other.
+        """
+
+    @property
+    def zero_bits(self) -> int:
+        """Trailing zero bits that all words share, and that are not coded."""
+
+    @property
+    def n_low(self) -> int:
+        """neuzip_lossless: mantissa bits that are not coded with the exponent."""
+
+    @property
+    def classes(self) -> bytes:
+        """
+        64 contexts of 32 bits; those after the last class repeat it. Empty for
+        neuzip_lossless.
+        """
+
+    @property
+    def last_class(self) -> int: ...
+
+    @property
+    def offset(self) -> int: ...
+
+    @property
+    def row_scales(self) -> int | None:
+        """The context of row scales; None if rows have none."""
+
+    @property
+    def column_scales(self) -> bytes:
+        """16 bits for each column; empty if columns have no scales."""
+
+    @property
+    def decay_bits(self) -> int:
+        """
+        The mantissa bits that choose the step of a word in a weight-decay row.
+        """
+
+    @property
+    def flags(self) -> int:
+        """The context of row flags."""
+
+    @property
+    def decay_steps(self) -> bytes:
+        """2^decay_bits words."""
+
+    @property
+    def floor(self) -> int:
+        """The exponent field of the product's unit."""
+
+    @property
+    def is_product_rounded(self) -> bool: ...
+
+    @property
+    def left(self) -> list[tuple[int, int]]:
+        """(context, trailing zero bits) of the left factor of each component."""
+
+    @property
+    def right(self) -> bytes:
+        """
+        The right factor: 16 bits for each column of the first component, then of the
+        second, and so on.
+        """

@@ -3,6 +3,7 @@
 CodecError
  |- InvalidInput          wrong arguments of the caller; never a fault of stored bytes
  |   |- WrongKernels       DELTAHUB_KERNELS names kernels that this processor cannot run
+ |   |- NoGpu              decoding on a GPU without one, or without its packages
  |- CorruptFrame          bytes that no encoder of DeltaHub wrote, or that changed since
  |- UnsupportedVersion    written by a newer release
  |- UnknownCodec          a codec number or name that this release does not have
@@ -16,10 +17,19 @@ CodecError
 from typing import ClassVar
 
 
+def how_to_install(extra: str) -> str:
+    """What to run for the packages of an extra. No package index has DeltaHub yet."""
+    return f'in a checkout of DeltaHub, run pip install ".[{extra}]"'
+
+
 class CodecError(Exception):
     """The root class. `code` is the API's name of the error."""
 
     code: ClassVar[str] = "codec_error"
+
+    @property
+    def message(self) -> str:
+        return str(self)
 
 
 class InvalidInput(CodecError):
@@ -28,6 +38,10 @@ class InvalidInput(CodecError):
 
 class WrongKernels(InvalidInput):
     """The environment names kernels that this processor cannot run."""
+
+
+class NoGpu(InvalidInput):
+    """This machine lacks a GPU, or the packages that decode on one."""
 
 
 class CorruptFrame(CodecError):

@@ -1,4 +1,4 @@
-#include "bindings/codecs.hpp"
+#include "bindings/parts.hpp"
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>

@@ -1,4 +1,4 @@
-#include "bindings/frames.hpp"
+#include "bindings/parts.hpp"
 
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>

@@ -1,4 +1,4 @@
-#include "bindings/low_rank.hpp"
+#include "bindings/parts.hpp"
 
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>

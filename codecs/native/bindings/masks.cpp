@@ -1,4 +1,4 @@
-#include "bindings/masks.hpp"
+#include "bindings/parts.hpp"
 
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -6,13 +6,13 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
-#include <cfenv>
 #include <cmath>
 #include <cstring>
 #include <optional>
 #include <tuple>
 #include <vector>
 
+#include "base/default_floats.hpp"
 #include "base/parallel.hpp"
 #include "bindings/buffers.hpp"
 #include "kernels/dispatch.hpp"
@@ -22,21 +22,6 @@ using namespace nb::literals;
 
 namespace deltahub {
 namespace {
-
-// Rounding to nearest, and subnormal numbers as they are, whatever else the process has set.
-class DefaultFloats {
- public:
-  DefaultFloats() {
-    std::fegetenv(&before_);
-    std::fesetenv(FE_DFL_ENV);
-  }
-  ~DefaultFloats() { std::fesetenv(&before_); }
-  DefaultFloats(const DefaultFloats&) = delete;
-  DefaultFloats& operator=(const DefaultFloats&) = delete;
-
- private:
-  std::fenv_t before_;
-};
 
 constexpr std::size_t word_bytes[n_float_kinds] = {8, 4, 2, 2, 1, 1};
 // Words that one thread takes at a time. Sums are added in the order of these parts.

@@ -9,10 +9,7 @@
 
 #include "base/byte_groups.hpp"
 #include "bindings/buffers.hpp"
-#include "bindings/codecs.hpp"
-#include "bindings/frames.hpp"
-#include "bindings/low_rank.hpp"
-#include "bindings/masks.hpp"
+#include "bindings/parts.hpp"
 #include "kernels/dispatch.hpp"
 
 namespace nb = nanobind;
@@ -80,4 +77,6 @@ NB_MODULE(_native, m) {
   bind_frames(m);
   bind_search(m);
   bind_masks(m);
+  bind_planes(m);
+  bind_preludes(m);
 }

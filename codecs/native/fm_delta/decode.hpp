@@ -96,6 +96,11 @@ class FrameModel {
   }
 
   const Model& model() const { return model_; }
+  // The decoding tables, table_stride entries apart, and the content of the column stream.
+  const Entry* entries() const { return tables_.entries(); }
+  const std::vector<std::int16_t>& column_scales() const { return column_scales_; }
+  const std::vector<Word>& decay_steps() const { return decay_steps_; }
+  const RightFactor& right() const { return right_; }
   std::size_t padded_rank() const {
     return deltahub::padded_rank(kernels_, std::size_t(model_.rank()));
   }

@@ -43,6 +43,12 @@ class RightFactor {
     }
   }
 
+  // The number of component k in column j.
+  std::int16_t number(std::size_t k, std::size_t j) const {
+    if (n_adjacent_ == 0) return unpadded_[k * columns_ + j];
+    return values_[k / n_adjacent_ * columns_ * n_adjacent_ + j * n_adjacent_ + k % n_adjacent_];
+  }
+
   // Fills out (n_rows x n) with the products of n_rows <= 4 rows of `left`, each of padded_rank
   // numbers, and columns [first, first + n).
   void multiply(const Kernels& kernels, const std::int16_t* left, std::size_t n_rows,

@@ -223,20 +223,32 @@ inline std::uint64_t estimate_delta_bytes(int kind, View source, View base,
   });
 }
 
+namespace detail {
+
+// The model of a prelude, ready to decode. std::invalid_argument if no encoder writes such a
+// prelude for a frame of this size.
+template <class Words>
+FrameModel<Words> frame_model(View prelude, std::size_t rows, std::size_t columns, int version) {
+  constexpr const char* error = "no encoder writes such a prelude";
+  require(version == first_delta_version || version == strided_delta_version, "no such version");
+  require(rows > 0 && columns > 0, "a frame without words");
+  auto parsed = parse_fields<Words>(prelude.data(), prelude.size(), rows, columns, version);
+  require(parsed.has_value(), error);
+  FrameModel<Words> frame(*chosen_kernels(), std::move(parsed->model), true);
+  const View stream = prelude.subspan(parsed->stream_begin);
+  require(frame.read_columns(stream.data(), stream.size(), columns), error);
+  return frame;
+}
+
+}  // namespace detail
+
 // std::invalid_argument if no encoder writes such a prelude for a frame of this size.
 inline std::unique_ptr<DeltaDecoder> make_delta_decoder(int kind, View prelude, std::size_t rows,
                                                         std::size_t columns, int version) {
-  require(version == first_delta_version || version == strided_delta_version, "no such version");
   return with_words(word_kind(kind), [&]<class Words>(Words) -> std::unique_ptr<DeltaDecoder> {
-    constexpr const char* error = "no encoder writes such a prelude";
-    require(rows > 0 && columns > 0, "a frame without words");
-    auto parsed = parse_fields<Words>(prelude.data(), prelude.size(), rows, columns, version);
-    require(parsed.has_value(), error);
-    FrameModel<Words> frame(*chosen_kernels(), std::move(parsed->model), true);
-    const View stream = prelude.subspan(parsed->stream_begin);
-    require(frame.read_columns(stream.data(), stream.size(), columns), error);
     return std::make_unique<detail::DeltaDecoderOf<Words>>(
-        FrameShape{rows, columns, sizeof(typename Words::Word)}, std::move(frame));
+        FrameShape{rows, columns, sizeof(typename Words::Word)},
+        detail::frame_model<Words>(prelude, rows, columns, version));
   });
 }
 

@@ -14,6 +14,7 @@
 #include "kernels/kernels.hpp"
 #include "kernels/low_rank/kernels.hpp"
 #include "kernels/masks/kernels.hpp"
+#include "kernels/planes/kernels.hpp"
 
 namespace deltahub {
 
@@ -91,6 +92,15 @@ inline const MaskKernels& chosen_masks() {
   if (chosen == &avx2_kernels) return avx2_masks;
 #endif
   return portable_masks;
+}
+
+inline const PlaneKernels& chosen_planes() {
+#ifdef __x86_64__
+  const Kernels* const chosen = chosen_kernels();
+  if (chosen == &avx512_kernels || chosen == &avx512_gathers_kernels) return avx512_planes;
+  if (chosen == &avx2_kernels) return avx2_planes;
+#endif
+  return portable_planes;
 }
 
 }  // namespace deltahub

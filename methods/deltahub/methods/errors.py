@@ -6,6 +6,10 @@ class MethodError(Exception):
 
     code = "method_error"
 
+    @property
+    def message(self) -> str:
+        return str(self)
+
 
 class CannotMerge(MethodError):
     """These models cannot be merged; the message says why, and what to do."""
@@ -17,6 +21,18 @@ class CannotAdapt(MethodError):
     """An adapter cannot be made, converted or used; the message says why, and what to do."""
 
     code = "cannot_adapt"
+
+
+class CannotExport(MethodError):
+    """A model cannot be exported like this; the message says why, and what to do."""
+
+    code = "cannot_export"
+
+
+class CannotTransfer(MethodError):
+    """An adapter cannot be moved to another base; the message says why, and what to do."""
+
+    code = "cannot_transfer"
 
 
 class BadAdapter(MethodError):

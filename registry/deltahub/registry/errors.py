@@ -33,6 +33,15 @@ class RepositoryNotFound(NotFound):
     code = "repository_not_found"
 
 
+class RepositoryMoved(RepositoryNotFound):
+    """The repository has another name now, which the caller may read."""
+
+    def __init__(self, name: str, new_name: str) -> None:
+        super().__init__(f"{name} was renamed: it is {new_name} now")
+        self.name = name
+        self.new_name = new_name
+
+
 class RevisionNotFound(NotFound):
     code = "revision_not_found"
 
@@ -63,8 +72,16 @@ class ComparisonNotFound(NotFound):
     code = "comparison_not_found"
 
 
+class UpgradeNotFound(NotFound):
+    code = "upgrade_not_found"
+
+
 class Unauthorized(RegistryError):
     code = "unauthorized"
+
+
+class TokenExpired(Unauthorized):
+    """The token was good until the date of its end."""
 
 
 class Forbidden(RegistryError):

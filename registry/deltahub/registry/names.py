@@ -37,6 +37,8 @@ RESERVED_NAMESPACES = frozenset(
 
 def entry_mode(path: str, size: int) -> Mode:
     """The mode of an entry, fixed at commit. It makes the git id or the SHA-256 the ETag."""
+    if size == 0:
+        return "regular"  # clients send an empty file within the commit
     name = path.rpartition("/")[2]
     is_lfs = (
         size >= LFS_BYTES
@@ -108,12 +110,16 @@ def validate_ref(name: str) -> str:
         or "//" in name
         or name.endswith(("/", ".", ".lock"))
         or _COMMIT.fullmatch(name) is not None
+        # Readers of these names get the default branch, or the branch or tag named behind refs/.
+        or name == "HEAD"
+        or name.startswith("refs/")
         or path_problem(name) is not None  # clients keep a file of this name
     )
     if is_wrong:
         raise InvalidName(
             f"{quoted(name)} cannot name a branch or tag: 1 to {MAX_REF} letters, digits and"
-            " ._-+/, without .. or //, not a commit id, and a valid path of a file"
+            " ._-+/, without .. or //, not a commit id, not HEAD, not beginning with refs/, and a"
+            " valid path of a file"
         )
     return name
 

@@ -162,6 +162,12 @@ class Settings(EnvironmentSettings):
         default=16 * MIB, description="Largest JSON request body, in bytes."
     )
     max_recipe_bytes: int = Field(default=64 * MIB, description="Largest recipe, in bytes.")
+    max_kit_bytes: int = Field(
+        default=128 * MIB,
+        ge=0,
+        le=GIB,
+        description="Largest discriminator of an adapter's kit, in bytes.",
+    )
     max_query_tensors: int = Field(
         default=100_000, description="Most tensors in one query or frame request."
     )

@@ -16,12 +16,14 @@ from deltahub.registry.access.caller import ANONYMOUS, Caller
 from deltahub.registry.access.login.sessions import session_caller
 from deltahub.registry.errors import Forbidden, Unauthorized
 from deltahub.registry.registry import Registry
+from deltahub.server.public_url import prefix_of
 from deltahub.server.signing import Signer
 
 COOKIE: Final = "deltahub_session"
 # Browsers take a cookie with this prefix only over HTTPS and from the host itself, so that no page
 # of a neighbouring host name can put its own session there.
 _HOST_PREFIX: Final = "__Host-"
+_SECURE_PREFIX: Final = "__Secure-"
 CSRF_HEADER: Final = "X-CSRF-Token"
 CSRF_FIELD: Final = "csrf"
 # Attribute of a request's state: its route reads the token from the body of a form.
@@ -39,7 +41,10 @@ _NOT_OURS: Final = (
 
 def cookie_name(connection: HTTPConnection, name: str = COOKIE) -> str:
     """Return what a cookie of the hub is called on this connection."""
-    return _HOST_PREFIX + name if connection.url.scheme == "https" else name
+    if connection.url.scheme != "https":
+        return name
+    # Browsers refuse the former where the cookie is for a path of its host alone.
+    return (_SECURE_PREFIX if prefix_of(connection) else _HOST_PREFIX) + name
 
 
 async def of_browser(request: Request, reg: Registry, signer: Signer) -> Caller | None:

@@ -25,6 +25,7 @@ from deltahub.registry.storage.base import (
     StoreUnavailable,
 )
 from deltahub.server.connections.redaction import redacted
+from deltahub.server.connections.renamed import renamed
 from deltahub.server.connections.request_ids import current_id
 from deltahub.server.streaming.bodies import BodyCut, BodyLimit
 from deltahub.server.streaming.ranges import UnsatisfiableRange
@@ -51,6 +52,7 @@ STATUS_OF: Mapping[str, int] = {
     "tensor_not_found": 404,
     "job_not_found": 404,
     "comparison_not_found": 404,
+    "upgrade_not_found": 404,
     "unauthorized": 401,
     "forbidden": 403,
     "conflict": 409,
@@ -80,6 +82,8 @@ STATUS_OF: Mapping[str, int] = {
     "method_error": 422,
     "cannot_merge": 422,
     "cannot_adapt": 422,
+    "cannot_export": 422,
+    "cannot_transfer": 422,
     "bad_adapter": 422,
     # codecs: data that a client sent does not decode
     "codec_error": 422,
@@ -157,6 +161,10 @@ def install(app: FastAPI) -> None:
 
 
 def _coded(request: Request, error: Exception) -> Response:
+    moved = renamed(request, error)
+    if moved is not None:
+        moved.headers.update(_close_if_unread(request))
+        return moved
     code = wire_code(getattr(error, "code", "internal_error"))
     if code not in STATUS_OF:
         return _unexpected(request, error)

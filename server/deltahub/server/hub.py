@@ -19,11 +19,12 @@ from deltahub.registry.access.caller import Caller
 from deltahub.registry.cards.describe import describe_marked
 from deltahub.registry.catalog.lists.download_counts import DownloadCounts
 from deltahub.registry.downloads.file_reader import FileReader
-from deltahub.registry.errors import Unauthorized
 from deltahub.registry.jobs.health import Health, Problem
 from deltahub.registry.packs.base_cache import HotBases
 from deltahub.registry.registry import Registry
 from deltahub.server.browser_sessions import of_browser
+from deltahub.server.connections.authorization import token_in
+from deltahub.server.public_url import S3Door
 from deltahub.server.settings import ServerSettings
 from deltahub.server.signing import Signer
 from deltahub.server.streaming.bodies import ChunkStream
@@ -89,6 +90,7 @@ class Hub:
     hot_bases: HotBases = field(init=False)
     reader: FileReader = field(init=False)
     signer: Signer = field(init=False)
+    s3_door: S3Door = field(init=False)
     downloads: DownloadCounts = field(default_factory=DownloadCounts, init=False)
     _described: int = field(default=0, init=False)
     link_cache: Memo[Hashable, tuple[Caller | None, File | None]] = field(init=False)
@@ -114,13 +116,14 @@ class Hub:
 
     def __post_init__(self) -> None:
         settings = self.settings
-        self.health = Health(self.registry)
+        self.health = Health(self.registry, settings.store_check_interval_s)
         self.hot_bases = HotBases(
             self.registry.disk, self.registry.scratch, settings.hot_base_bytes
         )
         self.registry.reclaimable_bytes = self._reclaimable_bytes
         self.reader = FileReader(self.registry, hot_bases=self.hot_bases)
         self.signer = Signer.of(self.registry.data_dir, settings.signing_key)
+        self.s3_door = S3Door(settings.s3_url)
         # Cache of (caller, file) that Xet links allow: clients follow one link for every 64 MiB.
         self.link_cache = Memo(self.registry.db, _LINK_CACHE_S)
         # One thread for each slot of _streaming and of _answering: it blocks on its client.
@@ -374,10 +377,7 @@ async def _authenticate(request: Request, hub: Hub) -> Caller | None:
     header = request.headers.get("authorization")
     if header is None:
         return await of_browser(request, hub.registry, hub.signer)
-    scheme, _, token = header.partition(" ")
-    if scheme.lower() != "bearer" or not token.strip():
-        raise Unauthorized("the Authorization header must be: Bearer <token>")
-    return await anyio.to_thread.run_sync(tokens.authenticate, hub.registry, token.strip())
+    return await anyio.to_thread.run_sync(tokens.authenticate, hub.registry, token_in(header))
 
 
 CallerDep = Annotated[Caller | None, Depends(caller_of)]

@@ -1,29 +1,25 @@
 """Settings of the HTTP layer, with units and defaults, read from DELTAHUB_SERVER_*."""
 
-from typing import Final, Self
+from typing import Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from deltahub.registry.access.keys.signing_key import SigningSettings
+from deltahub.registry.jobs.store_watch import PAUSE_S
 from deltahub.registry.monitoring.access import MetricsSettings
 from deltahub.server.connections.addresses import networks_of
 from deltahub.server.connections.hosts import names_in
+from deltahub.server.cross_origin import origins_in
 from deltahub.server.public_url import checked_public_url
 
-_SECRET_LENGTH: Final = 32
 
-
-class ServerSettings(MetricsSettings):
+class ServerSettings(SigningSettings, MetricsSettings):
     """The HTTP layer's settings. Arguments override environment variables."""
 
     model_config = SettingsConfigDict(env_prefix="DELTAHUB_SERVER_", frozen=True)
 
-    signing_key: SecretStr | None = Field(
-        default=None,
-        description="Secret of at least 32 characters that signs links and tokens. All servers of "
-        "one hub need the same; a server alone makes one in its data folder.",
-    )
     oidc_issuer: str | None = Field(
         default=None,
         description="Address of a provider of OpenID Connect, by whom people may log in.",
@@ -133,11 +129,29 @@ class ServerSettings(MetricsSettings):
     public_url: str | None = Field(
         default=None,
         description="Address that clients use, as https://hub.example.com, where a proxy that "
-        "stands before the hub does not pass on Host and X-Forwarded-Proto.",
+        "stands before the hub does not pass on Host and X-Forwarded-Proto; or with the path "
+        "below which it has the hub, as https://example.com/hub.",
+    )
+    s3_port: int | None = Field(
+        default=None,
+        ge=0,
+        le=65535,
+        description="Port at which S3 clients read models; 0 takes a free one; by default none.",
+    )
+    s3_url: str | None = Field(
+        default=None,
+        description="Address at which S3 clients read models, as https://s3.hub.example.com, where "
+        "it is not that of the hub with the port of s3_port. Requests for its host name are S3's.",
     )
     hosts: str = Field(
         default="",
         description="Further host names of this hub, with commas between; * for any name.",
+    )
+    cors_origins: str = Field(
+        default="",
+        description="Origins, as https://app.example.com, with commas between, whose pages may "
+        "call the hub from a browser, with a token in a header and never with cookies; * for all; "
+        "by default none.",
     )
     trusted_proxies: str = Field(
         default="",
@@ -176,21 +190,20 @@ class ServerSettings(MetricsSettings):
         description="How long a server that was asked to stop goes on to take requests, while "
         "/readyz says 503, so that load balancers turn to others.",
     )
+    store_check_interval_s: float = Field(
+        default=PAUSE_S,
+        gt=0,
+        description="Pause between two looks at whether the store of the objects answers, for "
+        "/readyz and /v1/health. Each reads one small object.",
+    )
     keep_alive_s: int = Field(
         default=30, ge=1, description="How long an idle connection is kept open."
     )
 
-    @field_validator("signing_key", "oidc_client_secret", mode="before")
+    @field_validator("oidc_client_secret", mode="before")
     @classmethod
     def _none_if_empty(cls, secret: object) -> object:
         return secret or None
-
-    @field_validator("signing_key")
-    @classmethod
-    def _check_signing_key(cls, secret: SecretStr | None) -> SecretStr | None:
-        if secret is not None and len(secret.get_secret_value()) < _SECRET_LENGTH:
-            raise ValueError(f"a secret has at least {_SECRET_LENGTH} random characters")
-        return secret
 
     @field_validator("oidc_issuer")
     @classmethod
@@ -218,10 +231,35 @@ class ServerSettings(MetricsSettings):
     def _check_public_url(cls, url: str | None) -> str | None:
         return checked_public_url(url) if url else None
 
+    @field_validator("s3_url")
+    @classmethod
+    def _check_s3_url(cls, url: str | None) -> str | None:
+        checked = checked_public_url(url) if url else None
+        if checked is not None and urlsplit(checked).path:
+            raise ValueError("S3 clients sign the path that they ask for: write no path after it")
+        return checked
+
+    @model_validator(mode="after")
+    def _check_s3_host(self) -> Self:
+        if self.s3_url is not None and self.public_url is not None:
+            own, of_hub = urlsplit(self.s3_url), urlsplit(self.public_url)
+            if own.netloc == of_hub.netloc:
+                raise ValueError(
+                    f"DELTAHUB_SERVER_S3_URL has the host {own.netloc} of"
+                    " DELTAHUB_SERVER_PUBLIC_URL: give S3 a host name or a port of its own"
+                )
+        return self
+
     @field_validator("hosts")
     @classmethod
     def _check_hosts(cls, named: str) -> str:
         names_in(named)
+        return named
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _check_cors_origins(cls, named: str) -> str:
+        origins_in(named)
         return named
 
     @field_validator("trusted_proxies")

@@ -8,11 +8,8 @@ import base64
 import hashlib
 import hmac
 import json
-import os
-import secrets
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -20,27 +17,22 @@ from pydantic import SecretStr
 
 from deltahub.registry import ReadSession
 from deltahub.registry.access.caller import ANONYMOUS, Caller
+from deltahub.registry.access.keys.signing_key import fingerprint, signing_key
 from deltahub.registry.access.tokens import caller_of_mark
 from deltahub.registry.errors import Unauthorized
-from deltahub.registry.storage.base import StoreError
-from deltahub.registry.storage.local import translated
-from deltahub.registry.storage.private_files import create_private
 
 Claims: TypeAlias = Mapping[str, str | int]
 
 _TOKEN: Final = "token"
 _NO_TOKEN: Final = ""
-KEY_FILE: Final = "signing.key"
-_KEY_BYTES: Final = 32
 _CLOCK_SLACK_S: Final = 300
-_DERIVED: Final = b"deltahub signing key\n"
 
 
 class Signer:
     """Signs and verifies tokens of one hub. A token is valid for the purpose it was signed for."""
 
     def __init__(self, key: bytes) -> None:
-        self._key = key
+        self.key = key
 
     @classmethod
     def of_folder(cls, data_dir: Path) -> "Signer":
@@ -48,9 +40,7 @@ class Signer:
 
         Raises StoreError if the key cannot be read or written.
         """
-        path = data_dir / KEY_FILE
-        with translated(str(path)):
-            return cls(_read_or_make(path))
+        return cls(signing_key(data_dir, None))
 
     @classmethod
     def of(cls, data_dir: Path, secret: SecretStr | None) -> "Signer":
@@ -58,14 +48,12 @@ class Signer:
 
         Raises StoreError as of_folder() does.
         """
-        if secret is None:
-            return cls.of_folder(data_dir)
-        return cls(hashlib.sha256(_DERIVED + secret.get_secret_value().encode()).digest())
+        return cls(signing_key(data_dir, secret))
 
     @property
     def fingerprint(self) -> str:
         """A text that is equal for equal keys, and says nothing else about the key."""
-        return hashlib.sha256(b"fingerprint\n" + self._key).hexdigest()[:16]
+        return fingerprint(self.key)
 
     def sign(self, purpose: str, claims: Claims, ttl_s: float) -> str:
         """Return a token of URL-safe characters that is valid for ttl_s seconds."""
@@ -92,7 +80,7 @@ class Signer:
         return claims
 
     def _mac(self, purpose: str, body: str) -> bytes:
-        return hmac.new(self._key, f"{purpose}\n{body}".encode(), hashlib.sha256).digest()
+        return hmac.new(self.key, f"{purpose}\n{body}".encode(), hashlib.sha256).digest()
 
 
 def claims_for(caller: Caller | None, claims: Claims) -> Claims:
@@ -110,31 +98,6 @@ def caller_of_claims(session: ReadSession, claims: Claims) -> Caller | None:
     if not isinstance(mark, str):
         raise Unauthorized("an earlier version of this hub signed this; ask the hub for a new one")
     return ANONYMOUS if mark == _NO_TOKEN else caller_of_mark(session, mark)
-
-
-def _read_or_make(path: Path) -> bytes:
-    if not path.exists():
-        # link() publishes the key whole or not at all; of two hubs that start at once, the first
-        # one wins.
-        fresh = path.with_name(f"{KEY_FILE}.{secrets.token_hex(8)}")
-        try:
-            create_private(fresh)
-            with fresh.open("r+b") as file:
-                file.write(secrets.token_bytes(_KEY_BYTES))
-                file.flush()
-                os.fsync(file.fileno())
-            with suppress(FileExistsError):
-                os.link(fresh, path)
-        finally:
-            fresh.unlink(missing_ok=True)
-    key = path.read_bytes()
-    if len(key) != _KEY_BYTES or not any(key):
-        # With a key that can be guessed, everybody could sign links to private data.
-        raise StoreError(
-            f"{path} is damaged: delete it, so that the hub makes a new one; links that clients "
-            "follow now end"
-        )
-    return key
 
 
 def _text(data: bytes) -> str:

@@ -28,12 +28,14 @@ class Cost:
     """What a handler in a thread may cost. writes: it may change something, and so wait for others.
 
     is_long: its answer may be longer than a connection buffers. is_heavy: its memory grows with the
-    number of tensors; a long answer of this kind is in memory until it is sent.
+    number of tensors; a long answer of this kind is in memory until it is sent. is_bounded: the
+    answer has a limit, so that others are made while it is sent.
     """
 
     writes: bool = False
     is_long: bool = False
     is_heavy: bool = False
+    is_bounded: bool = False
 
     def queue(self, hub: Hub) -> FairQueue:
         """Return the queue of its turns."""
@@ -46,11 +48,13 @@ _COSTS: Final[dict[Callable[..., Any], Cost]] = {}
 _READING: Final = frozenset({"GET", "HEAD"})
 
 
-def reads(*, is_long: bool = False, is_heavy: bool = False) -> Callable[[Endpoint], Endpoint]:
+def reads(
+    *, is_long: bool = False, is_heavy: bool = False, is_bounded: bool = False
+) -> Callable[[Endpoint], Endpoint]:
     """Declare what a handler costs that only reads. Without it, GET and HEAD are short reads."""
 
     def declare(endpoint: Endpoint) -> Endpoint:
-        _COSTS[endpoint] = Cost(is_long=is_long, is_heavy=is_heavy)
+        _COSTS[endpoint] = Cost(is_long=is_long, is_heavy=is_heavy, is_bounded=is_bounded)
         return endpoint
 
     return declare
@@ -75,7 +79,7 @@ def in_turn(handle: Handle, cost: Cost) -> Handle:
         turns = cost.queue(hub)
         held = HeldAnswer(hub.settings.idle_s)
         async with AsyncExitStack() as until_sent, AsyncExitStack() as until_made:
-            if cost.is_long and cost.is_heavy:
+            if cost.is_long and cost.is_heavy and not cost.is_bounded:
                 await until_sent.enter_async_context(turns.slot(client, held))
             else:
                 if cost.is_long:

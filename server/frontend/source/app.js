@@ -4,7 +4,7 @@
 if (window.trustedTypes) {
   trustedTypes.createPolicy("default", {
     createHTML: (text) => (text === "" ? text : null),
-    createScriptURL: (url) => (url.startsWith("/-/assets/") ? url : null),
+    createScriptURL: (url) => (url.startsWith(`${document.documentElement.dataset.prefix ?? ""}/-/assets/`) ? url : null),
   });
 }
 
@@ -44,3 +44,27 @@ document.addEventListener("submit", (event) => {
     event.preventDefault();
   }
 });
+
+// The address of a list names only what is set: a field that has the value it begins with is left
+// out. This holds for htmx, too, which reads a form in the same way.
+document.addEventListener("formdata", (event) => {
+  if (!(event.target instanceof HTMLFormElement) || event.target.method !== "get") return;
+  for (const field of event.target.elements) {
+    const first = field.dataset.first ?? "";
+    if (field.name && event.formData.get(field.name) === first) event.formData.delete(field.name);
+  }
+});
+
+// A menu of a row opens over the page, below its button, because a table would cut it off.
+document.addEventListener("beforetoggle", (event) => {
+  const menu = event.target;
+  if (!(menu instanceof HTMLElement) || !menu.matches(".menu-items[popover]") || event.newState !== "open") return;
+  const button = document.querySelector(`[popovertarget="${CSS.escape(menu.id)}"]`);
+  if (!button) return;
+  const at = button.getBoundingClientRect();
+  const { clientWidth } = document.documentElement;
+  Object.assign(menu.style, {
+    position: "absolute", margin: "0", height: "fit-content",
+    inset: `${at.bottom + scrollY + 4}px ${Math.max(clientWidth - at.right, 4)}px auto auto`,
+  });
+}, true);

@@ -34,13 +34,17 @@ function draw(figure) {
   const format = FORMATS[figure.dataset.format ?? "number"];
   const text = getComputedStyle(figure).color;
   const line = getComputedStyle(figure).getPropertyValue("--chart-line").trim() || "#8884";
-  const axis = (given, isValue) => ({
+  // Labels side by side, such as 12:00 or 180 kB, need about 100 pixels each.
+  const nAcross = Math.min(6, Math.max(2, Math.floor(place.clientWidth / 100)));
+  const axis = (given, isValue, isAcross) => ({
+    ...(isAcross ? { splitNumber: nAcross } : {}),
     ...given,
-    axisLabel: { color: text, ...(isValue ? { formatter: format } : {}), ...given.axisLabel },
+    axisLabel: { color: text, hideOverlap: true, ...(isValue ? { formatter: format } : {}), ...given.axisLabel },
     axisLine: { lineStyle: { color: line }, ...given.axisLine },
     splitLine: { lineStyle: { color: line }, ...given.splitLine },
   });
-  const axes = (given) => [given ?? []].flat().map((each) => axis(each, each.type === "value" || each.type === "log"));
+  const axes = (given, isAcross) =>
+    [given ?? []].flat().map((each) => axis(each, each.type === "value" || each.type === "log", isAcross));
   const chart = init(place, null, { renderer: "canvas" });
   chart.setOption({
     animation: false,
@@ -52,8 +56,8 @@ function draw(figure) {
     legend: option.legend ? { textStyle: { color: text }, top: 0, left: 0, ...option.legend } : undefined,
     // Rich text is drawn on the canvas: the policy of the pages allows no HTML from scripts.
     tooltip: { renderMode: "richText", valueFormatter: format, trigger: "axis", ...option.tooltip },
-    xAxis: axes(option.xAxis),
-    yAxis: axes(option.yAxis),
+    xAxis: axes(option.xAxis, true),
+    yAxis: axes(option.yAxis, false),
   });
   new ResizeObserver(() => chart.resize()).observe(place);
   return chart;

@@ -26,6 +26,9 @@ function size(n) {
   return `${+left.toPrecision(3)} ${UNITS[unit]}`;
 }
 
+// The path of the hub's address, where a proxy gives it one.
+const prefix = document.documentElement.dataset.prefix ?? "";
+
 function say(text, isError = false) {
   status.textContent = text;
   status.classList.toggle("text-danger", isError);
@@ -111,7 +114,7 @@ function sentence(request) {
 }
 
 async function transfer(file, sha256, seen) {
-  const url = `/v1/uploads/${sha256}`;
+  const url = `${prefix}/v1/uploads/${sha256}`;
   let failures = 0;
   for (;;) {
     try {
@@ -165,7 +168,7 @@ async function ask(method, url, body) {
 
 async function settled(jobId) {
   for (;;) {
-    const job = await ask("GET", `/v1/jobs/${jobId}`);
+    const job = await ask("GET", `${prefix}/v1/jobs/${jobId}`);
     if (job.state === "done") return;
     if (job.state !== "queued" && job.state !== "running") {
       throw new Error(`the hub could not store it: ${job.error?.message ?? job.state}`);
@@ -190,7 +193,7 @@ async function sendAll() {
     }
     say("Committing");
     const base = page.querySelector("[name=base]").value.trim();
-    const made = await ask("POST", `/v1/repositories/${repository}/commits`, {
+    const made = await ask("POST", `${prefix}/v1/repositories/${repository}/commits`, {
       ref: branch,
       message: page.querySelector("[name=message]").value || "Upload by browser",
       parent: parent || null,
@@ -199,7 +202,7 @@ async function sendAll() {
     });
     if (made.job_id) await settled(made.job_id);
     say("Done");
-    location.assign(`/${repository}`);
+    location.assign(`${prefix}/${repository}`);
   } catch (error) {
     say(`${error.message}. What has come stays for a while: send the same files again to go on.`, true);
     send.disabled = false;

@@ -14,12 +14,13 @@ from support.service.hostile_hub import HostileHub, hostile_hub
 
 def test_the_public_names_are_these() -> None:
     assert set(deltahub.client.__all__) == {
-        "BadResponse", "Bars", "ClientError", "CommitResult", "Conflict", "DiskFull", "Entry",
-        "Forbidden", "Hub", "HubError", "HubUnreachable", "InvalidArgument", "InvalidRequest",
-        "Job", "JobFailed", "LimitExceeded", "Lines", "LocalFileChanged", "NotFound", "Progress",
-        "PullResult", "PushResult", "Ref", "RefMoved", "Repository", "RepositoryNotFound",
-        "Revision", "RevisionNotFound", "Silent", "Stage", "StorageFull", "Unauthorized",
-        "VerificationFailed", "WhoAmI",
+        "BadResponse", "Bars", "CannotExport", "ClientError", "CodecError", "CommitResult",
+        "Conflict", "CorruptFrame", "DiskFull", "Entry", "Forbidden", "Hub", "HubError",
+        "HubUnreachable", "InvalidArgument", "InvalidInput", "InvalidRequest", "InvalidSafetensors",
+        "Job", "JobFailed", "LimitExceeded", "Lines", "LocalFileChanged", "MethodError", "NoGpu",
+        "NotFound", "Progress", "PullResult", "PushResult", "Ref", "RefMoved", "Repository",
+        "RepositoryNotFound", "Revision", "RevisionNotFound", "Silent", "Stage", "StorageFull",
+        "Unauthorized", "UnsupportedVersion", "VerificationFailed", "WhoAmI",
     }  # fmt: skip
 
 

@@ -338,7 +338,7 @@ def test_the_service_says_which_extra_is_missing(tmp_path: Path) -> None:
     ):
         run = deltahub(*arguments, environment=environment)
         assert run.status == 2, run.err
-        assert f'install deltahub[{extra}], in a checkout by pip install ".[{extra}]"' in run.err
+        assert f'in a checkout of DeltaHub, run pip install ".[{extra}]"' in run.err
         assert "Traceback" not in run.err
         assert not (tmp_path / "data").exists()
     assert ok(deltahub("--help", environment=environment)).out.count("serve") == 1

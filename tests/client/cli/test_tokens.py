@@ -21,7 +21,7 @@ def test_a_token_is_made_listed_and_revoked(hub_server: RunningHub) -> None:
     token = hub_server.user("token-owner")
     made = run(hub_server, token, "create", "cluster", "--ttl-days", "7")
     secret = made.stdout.strip()
-    assert secret.startswith("dh_")
+    assert secret.startswith("hf_")
     listed = json.loads(run(hub_server, token, "ls", "--json").stdout)["items"]
     assert [(each["label"], each["scope"]) for each in listed] == [
         ("", "write"),

@@ -29,6 +29,29 @@ def test_no_redirect_is_followed_so_no_other_host_gets_the_token(
 
 
 @pytest.mark.parametrize(
+    "target",
+    [
+        "//{host}/v1/repositories/ann/n", "http://{host}/v1/repositories/ann/n",
+        "/v1/repositories/../../other", "/v1/repositories/%2e%2e/%2E./other",
+        "/../v1/repositories/ann/n", "/v1/whoami",
+    ],
+)  # fmt: skip
+def test_a_renamed_repository_is_followed_to_no_other_place(
+    evil: HostileHub, client: Hub, target: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        host = f"127.0.0.1:{listener.getsockname()[1]}"
+        where = target.format(host=host)
+        evil.answers["GET /v1/repositories/ann/m/revision"] = reply(b"", 307, Location=where)
+        with pytest.raises(BadResponse, match="sends to"):
+            client.revision("ann/m")
+        listener.settimeout(0.05)
+        with pytest.raises(TimeoutError):
+            listener.accept()
+    assert len(evil.seen) == 1
+
+
+@pytest.mark.parametrize(
     ("url", "is_sent"), [("{configured}", True), ("{configured}/", True), ("{evil}", False)]
 )
 def test_the_token_of_the_environment_goes_only_to_the_hub_of_the_environment(

@@ -1,6 +1,8 @@
 """The local index finds hashed files and tensors, and drops files that changed."""
 
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -87,3 +89,16 @@ def test_thousands_of_tensors_are_looked_up_at_once(tmp_path: Path, file: Path) 
     index.remember(file, stamp(file), tensors=placed)
     assert len(index.find(ids)) == 25_000
     index.close()
+
+
+def test_a_new_index_is_opened_by_many_at_once(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        for number in range(60):
+            path = tmp_path / str(number) / "index.sqlite"
+            start = threading.Barrier(8)
+
+            def open_it(_: int, path: Path = path, start: threading.Barrier = start) -> None:
+                start.wait()
+                LocalIndex(path).close()
+
+            list(pool.map(open_it, range(8)))

@@ -22,7 +22,7 @@ class Stages(Silent):
         self.titles: list[str] = []
 
     @contextmanager
-    def stage(self, title: str, total: int | None) -> Iterator[Stage]:
+    def stage(self, title: str, total: int | None, *, is_bytes: bool = True) -> Iterator[Stage]:
         self.titles.append(title)
         with super().stage(title, total) as stage:
             yield stage
@@ -71,7 +71,7 @@ def test_a_small_file_that_changes_while_it_is_pushed_is_named(
 
     class Changing(Stages):
         @contextmanager
-        def stage(self, title: str, total: int | None) -> Iterator[Stage]:
+        def stage(self, title: str, total: int | None, *, is_bytes: bool = True) -> Iterator[Stage]:
             if title == "upload":
                 (tmp_path / "a.json").write_bytes(os.urandom(20))
             with super().stage(title, total) as stage:

@@ -13,8 +13,7 @@ from deltahub.codecs.frames.base_choice import (
     TensorInfo,
     align,
     coded_as,
-    fuse,
-    slice_rows,
+    join,
 )
 from deltahub.codecs.frames.base_plan import BasePlan, BaseSegment, slice_plan
 from deltahub.codecs.frames.nearness import nearness, to_bf16
@@ -95,29 +94,23 @@ def test_a_name_that_safetensors_does_not_have_is_refused() -> None:
         coded_as("F7")
 
 
-def test_parts_are_fused_in_their_order_where_their_rows_are_as_many() -> None:
-    parts = [base((4, 3), fill=1), base((2, 3), "F32", fill=2), base((2, 3), fill=3)]
-    plan = fuse(info((8, 3)), parts)
+def test_ranges_are_joined_in_their_order_and_zeros_fill_the_rest() -> None:
+    parts = [base((4, 3), fill=1), base((2, 3), "F32", fill=2), base((8, 3), fill=3)]
+    plan = join(info((9, 3)), [(parts[0], 0, 12), (parts[1], 0, 6), (parts[2], 3, 6)])
     assert plan is not None
-    assert [(segment.tensor[0], segment.count) for segment in plan.segments] == [
-        (1, 12), (2, 6), (3, 6),
+    assert [(segment.tensor[0], segment.start, segment.count) for segment in plan.segments] == [
+        (1, 0, 12), (2, 0, 6), (3, 3, 6), (0, 0, 3),
     ]  # fmt: skip
     assert plan.is_cast
-    assert plan.fault(OTHER, DType.BF16, 24) is None
-    for shape in ((9, 3), (7, 3), (8, 4), (24,), ()):
-        assert fuse(info(shape), parts) is None
-    assert fuse(info((8, 3)), [*parts[:2], base((2, 3), "I16")]) is None
-    assert fuse(info((4, 3)), [base((4, 3)), base((0, 3))]) is None
+    assert plan.fault(OTHER, DType.BF16, 27) is None
 
 
-def test_rows_are_cut_out_of_a_larger_tensor_where_it_has_them_all() -> None:
-    plan = slice_rows(info((2, 3)), base((8, 3)), 6)
-    assert plan == BasePlan((BaseSegment(ID, DType.BF16, 18, 6),), is_cast=False)
-    assert slice_rows(info((3, 3)), base((8, 3)), 6) is None
-    assert slice_rows(info((2, 4)), base((8, 3)), 0) is None
-    assert slice_rows(info((0, 3)), base((8, 3)), 0) is None
-    assert slice_rows(info(()), base(()), 0) is None
-    assert slice_rows(info((2, 3), "I64"), base((8, 3)), 0) is None
+def test_ranges_that_do_not_fit_are_not_joined() -> None:
+    whole = base((8, 3))
+    assert join(info((2, 3)), [(whole, 0, 9)]) is None  # more than the tensor has
+    assert join(info((2, 3)), [(whole, 0, 0)]) is None
+    assert join(info((2, 3), "I64"), [(whole, 0, 6)]) is None
+    assert join(info((2, 3)), [(base((2, 3), "I16"), 0, 6)]) is None
 
 
 def test_one_frames_part_of_a_plan_has_the_base_and_zeros_for_new_rows() -> None:

@@ -1,109 +1,20 @@
-"""Codecs take a few block buffers per thread besides input and output, for tensors of any size.
+"""A codec takes a few block buffers per thread beside a tensor of any size."""
 
-The search for a low-rank product takes more memory, because it reads a whole frame at once.
-"""
-
-import os
-import subprocess
-import sys
 from pathlib import Path
 
-import pytest
-
-from deltahub.codecs._native import kernel_names
-from deltahub.codecs.fm_delta.codec import BLOCK_ELEMENTS
-from deltahub.codecs.kernels import VARIABLE
-
-MIB = 1 << 20
-BLOCK_MIB = BLOCK_ELEMENTS * 2 / MIB
-MAX_SEARCH_MIB = 128  # the limit in codecs/spec/fm_delta.md
-MAX_BUFFERS = 12  # blocks per thread, with its stack and memory that the allocator keeps
+from support.codecs.measured_memory import (
+    BLOCK_MIB,
+    MAX_BUFFERS,
+    MIB,
+    assert_few_buffers,
+    extra_mib,
+)
 
 
-def extra_mib(frame: Path, *arguments: str) -> dict[str, float]:
-    """Extra MiB by way and number of threads, such as "encode 2": support.codecs.codec_memory."""
-    found: dict[str, float] = {}
-    for way in ("encode", "decode"):
-        for threads in ("1", "2"):
-            command = [
-                sys.executable,
-                "-m",
-                "support.codecs.codec_memory",
-                way,
-                threads,
-                str(frame),
-            ]
-            done = subprocess.run(
-                [*command, *arguments],
-                cwd=Path(__file__).parents[2],
-                capture_output=True,
-                text=True,
-                timeout=120,
-            )
-            assert done.returncode == 0, done.stderr
-            found[f"{way} {threads}"] = float(done.stdout)
-    return found
-
-
-def assert_few_buffers(found: dict[str, float], way: str) -> None:
-    for threads in (1, 2):
-        assert found[f"{way} {threads}"] < MAX_BUFFERS * BLOCK_MIB * threads, found
-
-
-@pytest.mark.parametrize("codec", ["fm_delta", "neuzip_lossless", "raw"])
-def test_a_codec_takes_few_buffers_beside_a_tensor(codec: str, tmp_path: Path) -> None:
+def test_a_delta_takes_few_buffers_beside_a_tensor(tmp_path: Path) -> None:
     frame = tmp_path / "frame"
-    found = extra_mib(frame, codec, "FAST", "32")
-    assert (
-        frame.stat().st_size > 2 * MAX_BUFFERS * BLOCK_MIB * MIB
-    )  # a second copy of it would show
+    found = extra_mib(frame, "fm_delta", "FAST", "32")
+    # A second copy of the frame would show.
+    assert frame.stat().st_size > 2 * MAX_BUFFERS * BLOCK_MIB * MIB
     assert_few_buffers(found, "encode")
     assert_few_buffers(found, "decode")
-
-
-@pytest.mark.parametrize("effort", ["DEFAULT", "MAX"])
-def test_what_looked_for_low_rank_decodes_in_few_buffers(effort: str, tmp_path: Path) -> None:
-    frame = tmp_path / "frame"
-    found = extra_mib(frame, "fm_delta", effort, "8", "merged")
-    assert frame.stat().st_size < 1.2 * MIB  # so small only with a low-rank product
-    assert_few_buffers(found, "decode")
-    assert max(found["encode 1"], found["encode 2"]) < MAX_SEARCH_MIB
-
-
-WIDE = """
-import resource, sys
-import numpy as np
-from deltahub.codecs import DType
-from deltahub.codecs._native import FmDeltaDecoder, FmDeltaEncoder
-from deltahub.codecs.kernels import choose_kernels
-from deltahub.codecs.words import WORD_KINDS
-
-choose_kernels()
-kind, columns = WORD_KINDS[DType.BF16], 1 << 24
-if len(sys.argv) == 2:
-    words = np.full(columns, 0x3F80, "<u2").tobytes()
-    factors = bytes(2), bytes(2 * columns)
-    with open(sys.argv[1], "wb") as file:
-        file.write(FmDeltaEncoder(kind, words, words, 1, columns, 1, *factors, 127, False).prelude)
-else:
-    prelude = open(sys.argv[1], "rb").read()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    FmDeltaDecoder(kind, prelude, 1, columns)
-    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
-"""
-
-
-@pytest.mark.parametrize("kernels", kernel_names())
-def test_a_short_prelude_cannot_ask_for_much_more_than_a_frame(
-    kernels: str, tmp_path: Path
-) -> None:
-    """One row of 32 MiB with a low-rank product, whose factor has 16 bits for each column."""
-    prelude = tmp_path / "prelude"
-    command = [sys.executable, "-c", WIDE, str(prelude)]
-    environment = {**os.environ, VARIABLE: kernels}
-    subprocess.run(command, check=True, timeout=120, env=environment)
-    assert prelude.stat().st_size < 20_000
-    done = subprocess.run(
-        [*command, "read"], check=True, timeout=120, env=environment, capture_output=True, text=True
-    )
-    assert float(done.stdout) < 2 * 32 + 8

@@ -182,6 +182,17 @@ def test_a_shape_has_coding_rows(shape: tuple[int, ...], rows_and_columns: objec
 
 
 @pytest.mark.parametrize(
+    ("shape", "rows_and_columns"),
+    [((3, 4), (3, 4)), ((8, 3, 64), (24, 64)), ((2, 3, 4, 99), (24, 99)), ((8, 64, 3), (8, 192))],
+)
+def test_stacked_matrices_are_coded_as_one(
+    shape: tuple[int, ...], rows_and_columns: object
+) -> None:
+    spec = tensor_spec(bytes(32), "BF16", shape)
+    assert (spec.rows, spec.columns) == rows_and_columns
+
+
+@pytest.mark.parametrize(
     ("dtype", "shape", "rows_and_columns"),
     [
         ("C64", (3, 4), (3, 32)),

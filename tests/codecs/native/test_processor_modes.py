@@ -22,6 +22,7 @@ from deltahub.codecs import (
 )
 from deltahub.codecs._native import FmDeltaEncoder
 from deltahub.codecs.fm_delta.low_rank.prediction import FLOAT_WORDS, LowRank, predict
+from deltahub.codecs.frames.views import Scaled
 from deltahub.codecs.protocol import Effort
 from deltahub.codecs.reference.fm_delta import BlockShape
 from deltahub.codecs.words import WORD_KINDS
@@ -175,3 +176,24 @@ def test_a_base_is_cast_alike_in_every_mode(wide: DType, dtype: DType, mode: str
     assert FrameView.parse(frame).header.base == plan
     assert base == expected
     assert found == [source, source]
+
+
+@every_mode
+@pytest.mark.parametrize("dtype", [DType.F8_E4M3, DType.F8_E5M2], ids=lambda dtype: dtype.name)
+def test_a_base_is_scaled_alike_in_every_mode(dtype: DType, mode: str) -> None:
+    """Also numbers that are subnormal, and products that are."""
+    random = np.random.default_rng(7)
+    words = random.integers(0, 1 << 32, 4096, dtype=np.uint32)
+    words[::3] = random.integers(0, 1 << 23, len(words[::3]), dtype=np.uint32)
+    view = Scaled(64, 1, 64, (2.0 ** np.linspace(-64, 64, 64)).astype("<f4").tobytes())
+    plan = BasePlan((BaseSegment(BASE_ID, DType.F32, 0, 4096),), is_cast=True, view=view)
+
+    def read(_: bytes, first: int, out: memoryview) -> None:
+        out[:] = memoryview(words.tobytes())[first : first + len(out)]
+
+    expected, found = bytearray(4096), bytearray(4096)
+    assemble(plan, dtype, 0, 4096, read, memoryview(expected))
+    with in_mode(mode):
+        assemble(plan, dtype, 0, 4096, read, memoryview(found))
+        assert is_changed()
+    assert found == expected

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 
 from deltahub.registry import Caller, Registry
 from deltahub.registry.access import audit
@@ -13,6 +13,7 @@ from deltahub.registry.catalog.repositories import (
     create_repository,
     delete_repository,
     get_repository,
+    move_repository,
 )
 from deltahub.registry.db.models import Base, File, LineageEdge, Ref, Repository, Revision
 from deltahub.registry.db.tables.trees import TreeEntry
@@ -52,6 +53,34 @@ def test_a_new_repository_is_public_and_empty(reg: Registry, alice: Caller) -> N
         None,
     )
     assert get_repository(reg, alice, "alice/model") == made
+
+
+def test_names_that_an_older_release_let_differ_in_case_alone_stay_apart(
+    reg: Registry, alice: Caller
+) -> None:
+    lower, upper = (push(reg, alice, name, {"a": name.encode()}) for name in ("alice/m", "alice/n"))
+    with reg.db.write() as session:  # as the release before made it
+        session.execute(update(Repository).where(Repository.name == "n").values(name="M"))
+    assert get_repository(reg, alice, "alice/m").head == lower.commit
+    assert get_repository(reg, alice, "alice/M").head == upper.commit
+    assert get_repository(reg, alice, "ALICE/M").head == upper.commit
+    for kept, gone in (("m", "M"), ("M", "m")):
+        with pytest.raises(RepositoryExists, match=f"alice/{gone} exists already"):
+            move_repository(reg, alice, f"alice/{kept}", f"alice/{gone}")
+    with pytest.raises(RepositoryExists):
+        create_repository(reg, alice, "alice/m")
+    move_repository(reg, alice, "alice/M", "alice/other")
+    assert get_repository(reg, alice, "alice/m").head == lower.commit
+    assert get_repository(reg, alice, "alice/M").head == lower.commit  # no other is spelt so now
+
+
+def test_a_spelling_that_two_repositories_share_is_neither(reg: Registry, alice: Caller) -> None:
+    for name in ("alice/Model", "alice/x"):
+        create_repository(reg, alice, name)
+    with reg.db.write() as session:
+        session.execute(update(Repository).where(Repository.name == "x").values(name="model"))
+    with pytest.raises(RepositoryNotFound, match="alice/MODEL"):
+        get_repository(reg, alice, "alice/MODEL")
 
 
 def test_a_name_is_given_once(reg: Registry, alice: Caller) -> None:

@@ -52,9 +52,10 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
         yield registry
 
 
-def test_every_list_has_what_its_caller_may_read_in_order(reg: Registry) -> None:
+def test_a_list_has_what_its_caller_may_read_in_order(reg: Registry) -> None:
+    """Each seventh of all lists: tests/registry/lists tries the rest."""
     made, callers = make_models(reg)
-    assert check_lists(reg, made, callers) > 1000
+    assert check_lists(reg, made, callers, every=7) > 150
 
 
 def look(reg: Registry, after: str | None = None, limit: int = 100, **more: Any) -> Found:

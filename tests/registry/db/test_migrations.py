@@ -29,6 +29,9 @@ def database(tmp_path: Path) -> Database:
     return Database(f"sqlite:///{folder}/test.sqlite3")
 
 
+# SQLAlchemy does not read indexes of expressions from SQLite; the test looks them up itself.
+@pytest.mark.filterwarnings("ignore:Skipped unsupported reflection of expression-based index")
+@pytest.mark.filterwarnings("ignore:autogenerate skipping metadata-specified expression-based")
 def test_the_migrations_make_the_schema_of_the_models(database: Database) -> None:
     schema.upgrade(database)
     with database.write_engine.connect() as connection:
@@ -36,6 +39,9 @@ def test_the_migrations_make_the_schema_of_the_models(database: Database) -> Non
         opts = {"compare_type": True, "include_name": _is_of_models}
         context = MigrationContext.configure(connection, opts=opts)
         assert compare_metadata(context, Base.metadata) == []
+        query = text("SELECT name FROM sqlite_master WHERE type = 'index' AND sql LIKE '%lower(%'")
+        of_names = {"ix_namespaces_lower_name", "ix_repositories_lower_name"}
+        assert set(connection.scalars(query)) == of_names
     database.close()
 
 
@@ -101,7 +107,8 @@ def test_processes_that_start_at_once_migrate_once(tmp_path: Path) -> None:
 def test_every_foreign_key_can_be_followed_back_by_an_index() -> None:
     """When a row is deleted, the database looks for rows that refer to it."""
     for table in Base.metadata.tables.values():
-        first_columns = {next(iter(index.columns)).name for index in table.indexes}
+        with_columns = [index for index in table.indexes if len(index.columns)]
+        first_columns = {next(iter(index.columns)).name for index in with_columns}
         first_columns |= {
             next(iter(constraint.columns)).name
             for constraint in table.constraints

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from deltahub.registry import Registry
+from deltahub.registry import Caller, Registry
 from deltahub.registry.db.models import utc_now
 from deltahub.registry.db.tables.jobs import Job
+from deltahub.registry.errors import InvalidRequest
 from deltahub.registry.jobs import order, queue
-from support.registry.opened import caller, opened_registry
+from deltahub.registry.results.asked import Wish, ask
+from support.registry.opened import caller, opened_registry, push
 
 MIB, GIB = 1 << 20, 1 << 30
 
@@ -44,21 +46,26 @@ class Rows:
             job.due_at = order.due_at(created_at, kind, size_bytes)
         self._names[job_id] = name
 
+    def ask(self, name: str, user: Caller, priority: str) -> None:
+        """A person asks for a job."""
+        wish = Wish("compare", {"name": name}, None, [f"{user.name}/model"], only_reads=True)
+        self._names[ask(self._reg, user, wish, priority=priority).id] = name
+
     def id_of(self, name: str) -> str:
         return next(job_id for job_id, other in self._names.items() if other == name)
 
-    def take(self) -> str | None:
+    def take(self, lane: str | None = None) -> str | None:
         with self._reg.db.write() as session:
-            job = queue.take_next(session)
+            job = queue.take_next(session, lane)
             return None if job is None else self._names[job.id]
 
     def finish(self, name: str) -> None:
         with self._reg.db.write() as session:
             assert queue.mark_done(session, self.id_of(name), {})
 
-    def take_and_finish_all(self) -> str:
+    def take_and_finish_all(self, lane: str | None = None) -> str:
         taken = ""
-        while (name := self.take()) is not None:
+        while (name := self.take(lane)) is not None:
             self.finish(name)
             taken += name
         return taken
@@ -147,6 +154,20 @@ def test_a_long_job_does_not_wait_for_ever_behind_short_ones(rows: Rows) -> None
     for name in "ABC":
         rows.add(name, "ann", age_s=1)
     assert rows.take() == "L"
+
+
+def test_priorities_order_the_jobs_of_one_user_and_no_others(reg: Registry, rows: Rows) -> None:
+    ann, bob = caller(reg, "ann"), caller(reg, "bob")
+    for user in (ann, bob):
+        push(reg, user, f"{user.name}/model", {"x.txt": b"x"})
+    for name, priority in (("l", "low"), ("n", "normal"), ("h", "high")):
+        rows.ask(name, ann, priority)
+    rows.ask("b", bob, "low")
+    taken = rows.take_and_finish_all(queue.COMPUTE)
+    assert taken.replace("b", "") == "hnl"
+    assert taken.index("b") < 2
+    with pytest.raises(InvalidRequest, match="'urgent' is no priority: one of high, normal, low"):
+        rows.ask("u", ann, "urgent")
 
 
 def test_a_job_makes_room_for_another_user_and_for_a_shorter_job_of_its_own(rows: Rows) -> None:

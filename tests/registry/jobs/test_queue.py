@@ -10,7 +10,7 @@ import pytest
 
 from deltahub.registry import Caller, Registry
 from deltahub.registry.access import organizations
-from deltahub.registry.db.models import utc_now
+from deltahub.registry.db.models import Repository, utc_now
 from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.errors import Forbidden, JobNotFound, Unauthorized
 from deltahub.registry.jobs import health, queue, requests
@@ -44,6 +44,11 @@ def test_a_job_goes_from_queued_over_running_to_done(reg: Registry, alice: Calle
     assert (info.state, info.user) == ("running", "alice")
     assert info.progress == {"stage": "encode", "done_bytes": 5, "total_bytes": 10}
     assert info.started_at is not None
+    with reg.db.write() as session:
+        assert queue.report_progress(session, job_id, "train", 1, 4, 0.5, (2, 6))
+    told = requests.get_job(reg, alice, job_id).progress
+    assert told == {"stage": "train", "done_bytes": 1, "total_bytes": 4, "fraction": 0.5,
+                    "step": 2, "n_steps": 6}  # fmt: skip
     with reg.db.write() as session:
         assert queue.mark_done(session, job_id, {"saved_bytes": 7})
     info = requests.get_job(reg, alice, job_id)
@@ -119,6 +124,33 @@ def test_a_running_job_is_asked_to_stop(reg: Registry, alice: Caller) -> None:
         assert not queue.mark_running(session, job_id)
         assert queue.mark_cancelled(session, job_id)
     assert requests.get_job(reg, alice, job_id).state == "cancelled"
+
+
+def test_a_job_that_has_published_is_not_cancelled(reg: Registry, alice: Caller) -> None:
+    push(reg, alice, "alice/made", {"a": b"1"})
+    with reg.db.write() as session:
+        job_id = queue.enqueue(session, "merge", {}, user_id=alice.user_id, lane=queue.COMPUTE)
+        queue.mark_running(session, job_id)
+        made = session.query(Repository).filter_by(name="made").one()
+        session.get_one(Job, job_id).repository_id = made.id
+    info = requests.cancel_job(reg, alice, job_id)
+    assert (info.state, info.is_cancel_asked) == ("running", False)
+    with reg.db.write() as session:
+        assert queue.mark_done(session, job_id, {"repository": "alice/made"})
+    assert requests.get_job(reg, alice, job_id).state == "done"
+
+
+def test_a_job_that_fails_because_it_was_cancelled_is_cancelled(
+    reg: Registry, alice: Caller
+) -> None:
+    with reg.db.write() as session:
+        job_id = queue.enqueue(session, "merge", {}, user_id=alice.user_id, lane=queue.COMPUTE)
+        queue.mark_running(session, job_id)
+    requests.cancel_job(reg, alice, job_id)
+    with reg.db.write() as session:
+        assert queue.mark_failed(session, job_id, "conflict", "the job was cancelled")
+    info = requests.get_job(reg, alice, job_id)
+    assert (info.state, info.error) == ("cancelled", None)
 
 
 def test_a_job_is_seen_by_its_user_by_writers_of_its_repository_and_by_admins(

@@ -52,6 +52,8 @@ HISTORY |= {"proofs"}
 HISTORY |= {"web_sessions", "invitations", "passwords", "identities", "hub_history"}
 # A report that is taken for used lately goes later.
 HISTORY |= {"comparisons"}
+# Shown to people: nothing begins or ends by them.
+HISTORY |= {"upgrades", "upgraded_adapters", "adapter_kits"}
 
 
 @pytest.fixture

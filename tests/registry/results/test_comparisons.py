@@ -12,7 +12,8 @@ from deltahub.registry.jobs import requests
 from deltahub.registry.results.comparisons import read, write
 from deltahub.registry.results.comparisons.read import TensorQuery
 from deltahub.workers.failures import StepFailed
-from support.comparing.running import asked, compared, run_compare
+from support.comparing.running import asked, compared
+from support.jobs.here import run_job
 from support.models import tiny_models as tiny
 from support.registry.ingested import push_ingested
 from support.registry.opened import caller, opened_registry
@@ -114,7 +115,7 @@ def test_a_right_that_is_lost_while_the_job_runs_ends_it(
     job = asked(reg, bob, "ann/base", "ann/tuned")
     withdraw_now(reg, ann, "ann/base", "private")
     with pytest.raises((RepositoryNotFound, StepFailed), match="ann/base"):
-        run_compare(reg, job)
+        run_job(reg, job)
 
 
 def test_the_comparisons_that_were_not_used_for_longest_go(

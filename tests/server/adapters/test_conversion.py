@@ -3,6 +3,7 @@
 import json
 import shutil
 import warnings
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import torch
 from huggingface_hub import HfApi, snapshot_download
 from safetensors.torch import load_file, save_file
 
-from deltahub.client import Hub, JobFailed
+from deltahub.client import Hub, InvalidRequest, JobFailed
+from deltahub.client.errors import Forbidden
 from deltahub.client.transfer import pissa_model
 from support.adapters.place import Place
 from support.adapters.tuning import load_base, logits, train, trained_adapter
@@ -116,7 +118,7 @@ def test_heads_are_kept(place: Place, tmp_path: Path) -> None:
     ("options", "said"),
     [
         ({"init_lora_weights": True}, "plain LoRA already"),
-        ({"init_lora_weights": "pissa_niter_4"}, "push those that PEFT saved before training"),
+        ({"init_lora_weights": "pissa_niter_4"}, "push the initial adapter beside it.*by --init"),
         ({"init_lora_weights": "pissa", "use_dora": True}, "DoRA scales"),
     ],
 )
@@ -126,8 +128,9 @@ def test_what_cannot_be_converted_is_refused_with_the_way_out(
     name = f"ann/{tmp_path.name[:60].replace('[', '-')}"
     trained_adapter(place.base, tmp_path / "adapter", **options)
     push_by_hf(place, tmp_path / "adapter", name)
-    with pytest.raises(JobFailed, match=said):
-        place.ann.convert_adapter(name).wait()
+    place.report_of(name)
+    with pytest.raises(InvalidRequest, match=said):
+        place.ann.convert_adapter(name)
     assert [each.kind for each in place.ann.refs(name)] == ["branch"]
 
 
@@ -163,6 +166,10 @@ def test_the_config_says_what_the_result_is(place: Place, tmp_path: Path) -> Non
     assert not config["use_rslora"]
     assert config["base_model_name_or_path"] == "ann/base"
     report = json.loads((folder / "conversion.json").read_text())
+    pushed = (tmp_path / "adapter" / "adapter_model.safetensors").read_bytes()
+    assert report["adapter_sha256"] == sha256(pushed).hexdigest()
+    raw = place.ann.adapter_report("ann/told", f"pushed-{report['adapter'][-40:][:12]}")
+    assert report["base_digest"] == raw["base_digest"]
     assert report["init"] == "pissa"
     assert report["error"] == 0
 
@@ -172,8 +179,8 @@ def test_a_private_base_leaves_no_trace_in_a_public_adapter(place: Place, tmp_pa
     trained_adapter(place.base, tmp_path / "a", init_lora_weights="pissa")
     place.ann.push(tmp_path / "a", "ann/open", base="ann/secret")
     assert place.report_of("ann/open")["base"]["commit"] is None
-    with pytest.raises(JobFailed, match="is private, and the result would put a part"):
-        place.ann.convert_adapter("ann/open").wait()
+    with pytest.raises(InvalidRequest, match="is private, and the result would put a part"):
+        place.ann.convert_adapter("ann/open")
     place.ann.set_private("ann/open", True)
     place.ann.convert_adapter("ann/open").wait()
 
@@ -182,8 +189,8 @@ def test_an_adapter_whose_base_is_not_here_says_so(place: Place, tmp_path: Path)
     trained_adapter(place.base, tmp_path / "a", init_lora_weights="pissa")
     place.ann.push(tmp_path / "a", "ann/orphan", base="ann/nowhere")
     assert place.report_of("ann/orphan")["state"] == "quarantined"
-    with pytest.raises(JobFailed, match=r"names ann/nowhere as its base, which this hub lacks"):
-        place.ann.convert_adapter("ann/orphan").wait()
+    with pytest.raises(InvalidRequest, match=r"names ann/nowhere as its base, which this hub la"):
+        place.ann.convert_adapter("ann/orphan")
     place.ann.convert_adapter("ann/orphan", base="ann/base").wait()
 
 
@@ -226,8 +233,8 @@ def test_a_base_that_moved_is_noticed(place: Place, tmp_path: Path) -> None:
     place.ann.push(base, "ann/moved")
     place.ann.push(tmp_path / "a", "ann/of-moved", base="ann/moved")
     assert place.report_of("ann/of-moved")["base"]["differs"]
-    with pytest.raises(JobFailed, match="whose weights are not those of"):
-        place.ann.convert_adapter("ann/of-moved").wait()
+    with pytest.raises(InvalidRequest, match="whose weights are not those of"):
+        place.ann.convert_adapter("ann/of-moved")
     place.ann.convert_adapter("ann/of-moved", base=f"ann/moved@{commit}").wait()
 
 
@@ -250,5 +257,5 @@ def test_who_may_not_write_is_refused_before_the_work(place: Place, tmp_path: Pa
     place.ann.push(tmp_path / "a", "ann/not-yours", base="ann/base")
     with Hub(place.hub.url, place.hub.user("mallory")) as other:
         for ask in (other.convert_adapter, other.merge_adapter):
-            with pytest.raises(JobFailed, match="mallory"):
-                ask("ann/not-yours").wait()
+            with pytest.raises(Forbidden, match="mallory"):
+                ask("ann/not-yours")

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from deltahub.client import JobFailed
+from deltahub.client import InvalidRequest, JobFailed
 from support.adapters.place import Place
 from support.adapters.tuning import load_base, logits
 from support.models.tiny_llamas import files
@@ -65,7 +65,7 @@ def test_an_error_is_kept_and_peft_loads_it(place: Place, tuned: Path, tmp_path:
 
 
 def test_a_model_without_a_base_is_refused(place: Place) -> None:
-    with pytest.raises(JobFailed, match="names no base: push the base, and name it by --base"):
-        place.ann.extract_adapter("ann/base", "ann/none").wait()
+    with pytest.raises(InvalidRequest, match="names no base: push the base, and name it by --base"):
+        place.ann.extract_adapter("ann/base", "ann/none")
     with pytest.raises(JobFailed, match="have no tensor of one name and shape that differs"):
         place.ann.extract_adapter("ann/base", "ann/none", base="ann/base").wait()

@@ -9,10 +9,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from deltahub.client import Hub, InvalidArgument, InvalidRequest, JobFailed, RepositoryNotFound
+from deltahub.client import Hub, InvalidArgument, InvalidRequest, RepositoryNotFound
+from deltahub.client.cli.asking.command import result_lines
 from deltahub.client.transfer import pissa_model
 from support.adapters.place import Place
-from support.adapters.tuning import load_base, logits, train
+from support.adapters.tuning import load_base, logits, train, trained_adapter
+from support.web.page_reader import Browser
 
 RANK = 4
 
@@ -45,9 +47,34 @@ def test_a_kit_holds_the_principal_part_of_each_matrix(place: Place, kit: dict[s
         assert told["energy"] == pytest.approx(energy, rel=1e-4)
 
 
+def test_a_kit_is_no_adapter_in_lists(place: Place, kit: dict[str, Any], tmp_path: Path) -> None:
+    trained_adapter(place.base, tmp_path / "a")
+    config = tmp_path / "a" / "adapter_config.json"
+    told = {**json.loads(config.read_text()), "base_model_name_or_path": "ann/base"}
+    config.write_text(json.dumps(told))
+    (tmp_path / "a" / "README.md").unlink()  # names the folder of the base
+    place.ann.push(tmp_path / "a", "ann/trained", base="ann/base")
+    place.report_of("ann/trained")
+
+    def names(**options: Any) -> set[str]:
+        return {each.name for each in place.ann.search(base="ann/base", **options)}
+
+    assert kit["name"] in names(role="kit")
+    assert kit["name"] in names(tags=("init-kit",))
+    assert names(role="adapter") == {"ann/trained"}
+    shown = {each.name: each.role for each in place.ann.search(base="ann/base")}
+    assert (shown[kit["name"]], shown["ann/trained"]) == ("kit", "adapter")
+    page = Browser(place.hub, place.token).get("/-/jobs/choices/merge?base=ann/base")
+    assert "ann/trained" in page.text
+    assert kit["name"] not in page.text
+
+
 def test_the_same_kit_is_found_again(place: Place, kit: dict[str, Any]) -> None:
     again = place.ann.pissa_init("ann/base", rank=RANK, alpha=2 * RANK).wait().result
-    assert again == kit
+    assert kit["is_found"] is False
+    assert again == {**kit, "is_found": True}
+    assert "found ann/base-pissa" in "\n".join(result_lines(again))
+    assert "made ann/base-pissa" in "\n".join(result_lines(kit))
     other = place.ann.pissa_init("ann/base", rank=RANK, alpha=RANK).wait().result
     assert other is not None
     assert other["name"].startswith("ann/base-pissa-r4-")
@@ -107,8 +134,8 @@ def test_half_precision_starts_nearer_than_with_peft(place: Place) -> None:
     ],
 )
 def test_a_kit_that_cannot_be_is_refused(place: Place, options: Any, said: str) -> None:
-    with pytest.raises(JobFailed, match=said):
-        place.ann.pissa_init("ann/base", **options).wait()
+    with pytest.raises(InvalidRequest, match=said):
+        place.ann.pissa_init("ann/base", **options)
 
 
 def test_rank_zero_is_refused_before_a_job_begins(place: Place) -> None:

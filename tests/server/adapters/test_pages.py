@@ -1,46 +1,18 @@
 """People make kits, convert and extract adapters by forms, and read what came of it on pages."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 
 from support.adapters.place import Place
 from support.adapters.tuning import trained_adapter, write_llama
-from support.web.page_reader import Browser, Page
+from support.web.job_forms import asked, finished, started
+from support.web.page_reader import Browser
 
 
 @pytest.fixture(scope="module")
 def browser(place: Place) -> Browser:
     return Browser(place.hub, place.token)
-
-
-def asked(place: Place, browser: Browser, kind: str, fields: Mapping[str, str]) -> Page:
-    """The page of the job that a form asks for, when the job is over."""
-    at = f"/-/jobs/new/{kind}"
-    sent = {each.attributes["name"]: each.attributes.get("value", "")
-            for each in browser.get(at).all("input")
-            if "name" in each.attributes and each.attributes.get("type") != "checkbox"}  # fmt: skip
-    answer = browser.post(at, {**sent, **fields}, at=at)
-    assert answer.status == 303, answer.text
-    return finished(place, browser, answer)
-
-
-def finished(place: Place, browser: Browser, answer: Page) -> Page:
-    path = urlsplit(answer.headers["Location"]).path
-    assert place.hub.wait_for_job(path.rpartition("/")[2], place.token)["state"] == "done"
-    return browser.get(path)
-
-
-def started(place: Place, browser: Browser, estimated: Page) -> Page:
-    """The page of the job that the estimate's button starts."""
-    (form,) = [
-        each for each in estimated.all("form") if each.attributes["action"].endswith("start")
-    ]
-    path = form.attributes["action"]
-    answer = browser.post(path, {}, at=path.removesuffix("/start"))
-    return finished(place, browser, answer)
 
 
 def test_a_kit_is_estimated_made_and_shown_matrix_by_matrix(place: Place, browser: Browser) -> None:
@@ -62,6 +34,15 @@ def test_a_kit_for_four_bits_says_what_is_lost_less(place: Place, browser: Brows
     done = asked(place, browser, "pissa_init", given)
     assert "nf4, fitted 5 times" in done.text
     assert "NF4 loses less by" in done.text
+
+
+def test_a_kit_that_the_hub_has_already_is_said_to_be_found(place: Place, browser: Browser) -> None:
+    given = {"base": "ann/base", "rank": "3", "targets": "q_proj", "now": "1"}
+    first, again = (asked(place, browser, "pissa_init", given) for _ in range(2))
+    said = "the job found it and made nothing"
+    assert said not in first.text
+    assert said in again.text
+    assert said not in browser.get("/-/reports/ann/base-pissa-r3").text
 
 
 def test_an_adapter_is_converted_from_its_page(

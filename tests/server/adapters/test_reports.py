@@ -13,6 +13,8 @@ from peft import PeftModel
 from safetensors.torch import load_file, save_file
 
 from deltahub.client.errors import EntryNotFound, Forbidden
+from deltahub.registry.access.repositories import load_repository
+from deltahub.registry.db.models import Ref
 from support.adapters.place import Place
 from support.adapters.tuning import load_base, logits, trained_adapter
 from support.service.client_process import deltahub
@@ -68,6 +70,16 @@ def test_a_quarantined_adapter_is_not_served_by_a_branch(place: Place, tmp_path:
     # Nothing is lost: a tag names the bytes, and our own client gets them.
     HfApi(place.hub.url, place.token).create_tag("ann/wrong", tag="as-pushed")
     raw = hf_hub_download("ann/wrong", WEIGHTS, revision="as-pushed", **where)
+    hf_hub_download("ann/wrong", WEIGHTS, revision="refs/tags/as-pushed", **where)
+    # A tag of an older hub with a name that leads to the branch makes no difference.
+    with place.hub.registry.db.write() as session:
+        found = load_repository(session, None, "ann/wrong")
+        for odd in ("HEAD", "refs/heads/main"):
+            head = found.head_id
+            session.add(Ref(repository_id=found.id, kind="tag", name=odd, revision_id=head))
+    for odd in ("HEAD", "refs/heads/main"):
+        answer = place.hub.call("HEAD", f"/ann/wrong/resolve/{odd}/{WEIGHTS}", token=place.token)
+        assert answer.headers["X-Error-Code"] == "GatedRepo"
     assert Path(raw).read_bytes() == (tmp_path / "a" / WEIGHTS).read_bytes()
     assert (place.ann.pull("ann/wrong") / WEIGHTS).read_bytes() == Path(raw).read_bytes()
     place.ann.set_conversion_rule("ann/wrong", "off")
@@ -97,6 +109,47 @@ def test_a_rule_is_set_by_administrators_alone(place: Place) -> None:
         bob.set_conversion_rule("ann", "auto")
     done = deltahub("adapter", "rule", "ann", "ask", environment=place.environment)
     assert done.status == 0, done.err
+
+
+def test_the_rule_in_force_is_shown_with_whose_it_is(place: Place) -> None:
+    from deltahub.client import Hub
+
+    def told(target: str) -> str:
+        done = deltahub("adapter", "rule", target, environment=place.environment)
+        assert done.status == 0, done.err
+        return done.out.strip()
+
+    token = place.hub.user("eve")
+    environment = {**place.environment, "DELTAHUB_TOKEN": token}
+    with Hub(place.hub.url, token) as eve:
+        eve.create("eve/ruled")
+        shown = deltahub("adapter", "rule", "eve/ruled", environment=environment)
+        assert shown.out == "eve/ruled: ask (the default)\n"
+        eve.set_conversion_rule("eve", "auto")
+        assert eve.conversion_rule("eve/ruled").source == "namespace"
+        eve.set_conversion_rule("eve/ruled", "off")
+        shown = deltahub("adapter", "rule", "eve/ruled", "--json", environment=environment)
+        assert shown.json() == {"target": "eve/ruled", "convert": "off", "source": "repository"}
+        assert eve.conversion_rule("eve").convert == "auto"
+        shown = deltahub("adapter", "rule", "eve/ruled", "inherit", environment=environment)
+        assert shown.out == "eve/ruled: auto (the rule of the namespace)\n"
+        eve.set_conversion_rule("eve", "inherit")
+        assert eve.conversion_rule("eve/ruled").source == "default"
+        eve.set_conversion_rule("eve/ruled", "off")
+    # Whoever reads the repository may know; the namespace's rule is for those with a role there.
+    assert told("eve/ruled") == "eve/ruled: off (the rule of the repository)"
+    with pytest.raises(Forbidden, match="no role in eve"):
+        place.ann.conversion_rule("eve")
+    wrong = deltahub("adapter", "rule", "eve", "sometimes", environment=environment)
+    assert wrong.status == 2
+    assert "\\n" not in wrong.err
+
+
+def test_a_missing_choice_is_told_on_one_line(place: Place) -> None:
+    missing = deltahub("visibility", "ann/base", environment=place.environment)
+    assert missing.status == 2
+    assert "\\n" not in missing.err
+    assert "private, public" in missing.err
 
 
 def test_pissa_in_disguise_is_recognized(place: Place, tmp_path: Path) -> None:
@@ -161,6 +214,29 @@ def test_a_folder_is_looked_at_without_a_hub(place: Place, tmp_path: Path) -> No
     done = deltahub("adapter", "lint", folder)
     assert done.status == 1
     assert "pickle" in done.out
+
+
+def test_a_folder_is_looked_at_by_its_values(place: Place, tmp_path: Path) -> None:
+    folder = tmp_path / "a"
+    trained_adapter(place.base, folder, init_lora_weights="pissa")
+    path = folder / "adapter_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "init_lora_weights": True}))
+    # Without the base nobody can tell.
+    assert deltahub("adapter", "lint", str(folder)).status == 0
+    done = deltahub("adapter", "lint", str(folder), "--base", str(place.base))
+    assert done.status == 1
+    assert ": quarantined" in done.out
+    assert "first singular directions" in done.out
+    trained_adapter(place.base, tmp_path / "b")
+    done = deltahub("adapter", "lint", str(tmp_path / "b"), "--base", str(place.base))
+    assert done.status == 0, done.out
+    tensors = load_file(tmp_path / "b" / WEIGHTS)
+    name = max(tensors)
+    tensors[name].view(-1)[-1] = torch.nan
+    save_file(tensors, tmp_path / "b" / WEIGHTS, {"format": "pt"})
+    done = deltahub("adapter", "lint", str(tmp_path / "b"))
+    assert done.status == 1
+    assert f"{name} has infinite or NaN elements" in done.out
 
 
 def test_an_adapter_is_pulled_with_its_base(place: Place, tmp_path: Path) -> None:

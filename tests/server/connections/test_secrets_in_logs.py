@@ -50,6 +50,8 @@ def test_no_log_has_a_secret(tmp_path: Path) -> None:
     ):
         paths, secrets = secrets_of(hub)
         answers = []
+        for before in ("user:", "Bearer%20", "a="):
+            answers.append(hub.call("GET", f"/{before}{hub.admin_token}/nothing"))
         for path in paths:
             for method in ("GET", "PUT", "DELETE", "OPTIONS"):
                 answers.append(hub.call(method, path, body=b"large"))
@@ -88,6 +90,16 @@ def test_a_traceback_is_logged_without_secrets(log_format: Format) -> None:
     assert "0123456789" not in text
 
 
+def test_tokens_of_this_and_of_older_releases_are_left_out() -> None:
+    for kind, secret in (("hf", "aBcD" * 8 + "ef"), ("hf", "aBcD" * 5), ("dh", "a-B_c" * 8)):
+        assert redacted(f"?x={kind}_{secret}&") == f"?x={kind}_...&"
+
+
 def test_other_text_stays_as_it_is() -> None:
-    for text in ("model.safetensors of admin/dh_x", "heyJoe12345678.bin", "sha256=" + "a" * 64):
+    for text in (
+        "model.safetensors of admin/dh_x",
+        "a/hf_hub_download_of_transformers",
+        "heyJoe12345678.bin",
+        "sha256=" + "a" * 64,
+    ):
         assert redacted(text) == text

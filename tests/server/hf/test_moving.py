@@ -27,7 +27,6 @@ def test_a_model_moves_with_all_that_is_in_it(hub: RunningHub, name: str) -> Non
     send_commit(hub, name, header(), small("a.txt", b"a"))
     body = {"fromRepo": name, "toRepo": f"{name}-moved", "type": "model"}
     assert hub.call("POST", "/api/repos/move", token=hub.admin_token, body=body).status == 200
-    assert hub.call("GET", f"/api/models/{name}").status == 404
     assert files_of(hub, f"{name}-moved") == {"a.txt": b"a"}
     back = {"fromRepo": f"{name}-moved", "toRepo": "admin/w-taken", "type": "model"}
     create_model(hub, "admin/w-taken")
@@ -36,6 +35,69 @@ def test_a_model_moves_with_all_that_is_in_it(hub: RunningHub, name: str) -> Non
     for status in (200, 404):
         answer = hub.call("DELETE", "/api/repos/delete", token=hub.admin_token, body=gone)
         assert answer.status == status
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/api/models/{name}"),
+        ("GET", "/api/models/{name}/tree/main?recursive=true&expand=false"),
+        ("HEAD", "/{name}/resolve/main/a%20b.txt"),
+        ("POST", "/api/models/{name}/preupload/main"),
+        ("POST", "/{name}.git/info/lfs/objects/batch"),
+        ("GET", "/v1/repositories/{name}/revision"),
+        ("GET", "/{name}/tree/main"),
+    ],
+)
+def test_an_old_name_leads_to_the_new_one(
+    hub: RunningHub, name: str, method: str, path: str
+) -> None:
+    now = f"{name}-now"
+    assert move(hub, name, now).status == 200
+    body = {"files": [], "operation": "upload", "objects": []} if method == "POST" else None
+    for old in (name, name.upper()):
+        answer = hub.call(method, path.format(name=old), token=hub.admin_token, body=body)
+        assert (answer.status, answer.headers["Location"]) == (307, path.format(name=now))
+    # Whoever deletes the old name may mean something else.
+    answer = hub.call("DELETE", f"/v1/repositories/{name}", token=hub.admin_token)
+    assert error_of(answer)[0] == 404
+    assert f"it is {now} now" in answer.json()["error"]["message"]
+
+
+def test_an_old_name_tells_strangers_nothing_and_another_model_may_take_it(
+    hub: RunningHub, name: str
+) -> None:
+    now = f"{name}-now"
+    assert move(hub, name, now).status == 200
+    hidden = {"private": True}
+    hub.call("PUT", f"/api/models/{now}/settings", token=hub.admin_token, body=hidden)
+    answer = hub.call("GET", f"/api/models/{name}")
+    assert answer.status == 404
+    assert "now" not in answer.body.decode()
+    assert create_model(hub, name).status == 200
+    assert hub.call("GET", f"/api/models/{name}").json()["id"] == name
+    gone = {"name": name.partition("/")[2], "organization": "admin"}
+    assert hub.call("DELETE", "/api/repos/delete", token=hub.admin_token, body=gone).status == 200
+    assert hub.call("GET", f"/api/models/{name}", token=hub.admin_token).status == 404
+
+
+def test_names_are_found_whatever_their_case_and_keep_their_spelling(
+    hub: RunningHub, name: str
+) -> None:
+    spelt = f"{name}-Spelt"
+    assert create_model(hub, spelt).status == 200
+    send_commit(hub, spelt.lower(), header(), small("a.txt", b"a"))
+    assert hub.call("GET", f"/api/models/{spelt.upper()}").json()["id"] == spelt
+    assert hub.call("GET", f"/v1/repositories/{spelt.upper()}").json()["name"] == spelt
+    assert files_of(hub, spelt.lower()) == {"a.txt": b"a"}
+    found = hub.call("GET", "/api/models?author=ADMIN&limit=1000").json()
+    assert spelt in {one["id"] for one in found}
+    second = create_model(hub, spelt.lower())
+    assert (second.status, second.json()["url"]) == (409, f"{hub.url}/{spelt}")
+    assert error_of(move(hub, name, spelt.upper().replace("ADMIN", "admin")))[0] == 409
+    # It may change its own spelling.
+    assert move(hub, spelt, spelt.lower()).status == 200
+    assert hub.call("GET", f"/api/models/{spelt}").json()["id"] == spelt.lower()
 
 
 def test_a_private_model_stays_in_its_namespace(hub: RunningHub, name: str) -> None:

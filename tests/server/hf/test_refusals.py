@@ -90,12 +90,11 @@ def test_of_other_kinds_there_is_none_here(hub: RunningHub) -> None:
         ("GET /api/models/a/b/likers", "likes"),
         ("GET /api/users/admin/likes", "likes"),
         ("POST /api/models/a/b/like", "likes"),
-        ("POST /api/models/a/b/duplicate", "duplicate"),
         ("GET /api/models-tags-by-type", "tags"),
-        ("GET /api/users/admin/overview", "profiles"),
-        ("GET /api/users/admin/followers", "profiles"),
-        ("GET /api/organizations/admin/overview", "profiles"),
-        ("GET /api/organizations/admin/members", "profiles"),
+        ("GET /api/users/admin/followers", "follows"),
+        ("GET /api/organizations/admin/followers", "follows"),
+        ("GET /a/b/ask-access", "gated"),
+        ("GET /buckets/a/b/resolve/x", "buckets"),
         ("GET /api/buckets/admin", "buckets"),
         ("POST /api/buckets/admin/b", "buckets"),
         ("GET /api/kernels/a/b", "kernels"),
@@ -109,14 +108,18 @@ def test_what_this_hub_does_not_do_says_so(hub: RunningHub, call: str, word: str
     assert word in sentence(answer)
 
 
-def test_a_raw_file_is_refused_with_its_address(hub: RunningHub) -> None:
-    for path, file in {
-        "/admin/any/raw/main/a.txt": "/admin/any/resolve/main/a.txt",
-        "/admin/any/raw/dev%2Fx/b/a.txt": "/admin/any/resolve/dev%2Fx/b/a.txt",
-    }.items():
+def test_git_and_registries_of_containers_are_told_what_to_do(hub: RunningHub) -> None:
+    for path in ("/admin/any.git/info/refs?service=git-upload-pack", "/admin/any/info/refs",
+                 "/datasets/admin/any/info/refs"):  # fmt: skip
         answer = hub.call("GET", path)
-        assert error_of(answer) == (501, "NotImplemented"), path
-        assert file in sentence(answer)
+        assert (answer.status, answer.headers["Content-Type"][:10]) == (501, "text/plain")
+        assert b"hf download admin/any`" in answer.body
+    for path in ("/v2/", "/v2/admin/any/manifests/latest"):
+        answer = hub.call("GET", path)
+        assert answer.status == 501
+        (error,) = answer.json()["errors"]
+        assert error["code"] == "UNSUPPORTED"
+        assert "ollama" in error["message"]
 
 
 def test_addresses_that_clients_print_for_people_are_pages(hub: RunningHub) -> None:

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 from deltahub.client import Hub, InvalidArgument
 from deltahub.client.cli.commands import group
-from deltahub.client.errors import JobFailed, NotFound
+from deltahub.client.errors import JobFailed
 from deltahub.methods.kinds.table import KINDS
 from deltahub.methods.merging.report import MergeReport
 from deltahub.registry.db.models import User, utc_now
@@ -94,28 +94,6 @@ def test_the_command_merges_shows_and_lists(family: Family) -> None:
     assert again.error()["code"] == "conflict"
 
 
-def test_the_command_compares_and_draws(family: Family, tmp_path: Path) -> None:
-    to_hub = {"DELTAHUB_URL": family.hub.url, "DELTAHUB_TOKEN": family.token}
-    picture = tmp_path / "frontier.svg"
-    told = deltahub(
-        "merge", "compare", "--base", "ann/base", *family.models,
-        "--budget", "20%", "--picture", str(picture), environment=to_hub,
-    )  # fmt: skip
-    assert told.status == 0, told.err
-    assert "<- choice" in told.out
-    assert picture.read_text().startswith("<svg")
-    nameless = deltahub(
-        "merge", "ties", "--base", "ann/base", *family.models, "--json", environment=to_hub
-    )
-    assert "needs the name" in nameless.error()["message"]
-    named = ("merge", "ties", "--base", "ann/base", *family.models, "--name", "ann/drawn")
-    drawn = deltahub(*named, "--picture", str(picture), environment=to_hub)
-    assert drawn.status == 2
-    assert "--picture" in drawn.err
-    with Hub(family.hub.url, family.token) as sdk, pytest.raises(NotFound):
-        sdk.repository("ann/drawn")  # refused before anything was made
-
-
 def test_a_wrong_line_of_questions_is_named(family: Family, tmp_path: Path) -> None:
     to_hub = {"DELTAHUB_URL": family.hub.url, "DELTAHUB_TOKEN": family.token}
     questions = tmp_path / "questions.jsonl"
@@ -125,28 +103,6 @@ def test_a_wrong_line_of_questions_is_named(family: Family, tmp_path: Path) -> N
         told = deltahub(*compare, "--eval", str(questions), environment=to_hub)
         assert told.status == 2
         assert fault in told.error()["message"]
-
-
-def test_a_configuration_of_mergekit_is_merged(family: Family, tmp_path: Path) -> None:
-    to_hub = {"DELTAHUB_URL": family.hub.url, "DELTAHUB_TOKEN": family.token}
-    config = tmp_path / "config.yaml"
-    models = "".join(f"  - model: {name}\n" for name in family.models)
-    config.write_text(f"merge_method: emr\nbase_model: ann/base\nmodels:\n{models}")
-    told = deltahub("merge", str(config), "--name", "ann/by-config", environment=to_hub)
-    assert told.status == 0, told.err
-    config.write_text("merge_method: slerp")
-    refused = deltahub("merge", str(config), "--name", "ann/x", "--json", environment=to_hub)
-    assert refused.status == 2
-    assert "slerp" in refused.error()["message"]
-    config.write_text(f"merge_method: linear\nmodels:\n{models}")
-    named = ("merge", str(config), "--name", "ann/linear", "--dry-run")
-    assert "base_model is missing" in deltahub(*named, environment=to_hub).err
-    third = deltahub(*named, "ann/other", "--base", "ann/base", environment=to_hub)
-    assert third.status == 2
-    assert "leave ann/other out" in third.err
-    estimated = deltahub(*named, "--base", "ann/base", environment=to_hub)
-    assert estimated.status == 0, estimated.err
-    assert "as lossless deltas" in estimated.out
 
 
 def test_a_dry_run_estimates_and_makes_nothing(family: Family) -> None:
@@ -175,8 +131,13 @@ COMMANDS = {
     "pissa_init": ("pissa", "init"),
     "convert_adapter": ("adapter", "convert"),
     "extract_adapter": ("adapter", "extract"),
+    "export_neuzip": ("export", "neuzip"),
     "merge_adapter": ("adapter", "merge"),
+    "transfer_adapter": ("adapter", "move"),
+    "upgrade_base": ("base", "upgrade"),
 }
+# Arguments that only the hub gives, when it asks by itself.
+OF_THE_HUB = {("upgrade_base", "source")}
 
 
 def command_named(context: click.Context, path: Sequence[str]) -> click.Command:
@@ -195,13 +156,15 @@ def test_one_schema_serves_http_sdk_and_command_line(family: Family) -> None:
             fields = set(arguments.model_fields)
             http = described[arguments.__name__]["properties"]
             assert set(http) == fields
+            given = {name for name in fields if (kind, name) not in OF_THE_HUB}
             method = inspect.signature(getattr(Hub, kind)).parameters
             common = {"self", "priority", "idempotency_key"}
-            assert set(method) - common == fields
+            assert set(method) - common == given
             command = command_named(context, COMMANDS.get(kind, (kind,)))
             options = {parameter.name for parameter in command.params}
-            assert options - common - {"detach", "picture", "url", "token", "is_json"} == fields
-            for name, field in arguments.model_fields.items():
+            assert options - common - {"detach", "picture", "url", "token", "is_json"} == given
+            for name in given:
+                field = arguments.model_fields[name]
                 default = method[name].default
                 is_free = default is None or field.is_required()
                 assert is_free or default == field.default, f"{kind} {name}"

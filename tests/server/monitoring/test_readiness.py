@@ -8,17 +8,19 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
+from deltahub.server.settings import ServerSettings
 from support.service.hub import Answer, Hub, RunningHub, running_hub, served_hub
 
 
 @pytest.fixture
 def hub(tmp_path: Path) -> Iterator[RunningHub]:
-    with running_hub(tmp_path / "data") as running:
+    settings = ServerSettings(store_check_interval_s=0.1, stop_grace_s=2)
+    with running_hub(tmp_path / "data", server_settings=settings) as running:
         yield running
 
 
 def wait_for(hub: Hub, status: int) -> Answer:
-    deadline = time.monotonic() + 20  # the hub asks its store every 5 s
+    deadline = time.monotonic() + 20
     while (answer := hub.call("GET", "/readyz")).status != status:
         assert time.monotonic() < deadline, answer.body
         time.sleep(0.1)

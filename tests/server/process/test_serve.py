@@ -68,7 +68,7 @@ def test_the_first_start_makes_a_hub_that_works_and_prints_its_token_once(tmp_pa
     log = tmp_path / "log"
     with log.open("wb") as sink, served_hub(data_dir, log=sink) as hub:
         token = hub.admin_token
-        assert token.startswith("dh_")
+        assert token.startswith("hf_")
         assert hub.url.startswith("http://127.0.0.1:")
         hub.create("admin/first")
         made = hub.commit("admin/first", {"a.txt": b"kept"})

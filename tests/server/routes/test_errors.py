@@ -48,6 +48,7 @@ def test_operations_are_named_verb_noun_and_once(hub: RunningHub) -> None:
     ]
     assert len(names) == len(set(names))
     verbs = "get list create update delete put head query accept cancel retry set take prune"
+    verbs += " approve reject"
     assert [name for name in names if name.split("_")[0] not in verbs.split()] == []
 
 
@@ -316,7 +317,7 @@ def test_headers_and_trailers_without_an_end_are_refused(hub: RunningHub, begin:
     ("method", "path", "status", "code"),
     [
         ("GET", "/v1/nothing", 404, "not_found"),
-        ("GET", "/v2/whatever", 404, "not_found"),
+        ("GET", "/metrics/whatever", 404, "not_found"),
         ("GET", "/v1/repositories/a/b/nothing", 404, "not_found"),
         ("PATCH", "/v1/repositories", 405, "method_not_allowed"),
         ("GET", "/v1/jobs/nothing", 404, "job_not_found"),

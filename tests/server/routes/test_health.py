@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 
 from deltahub.registry.leases import signs_of_life
+from deltahub.server.settings import ServerSettings
 from support.service.hub import Answer, RunningHub, running_hub
 
 
 @pytest.fixture
 def hub(tmp_path: Path) -> Iterator[RunningHub]:
-    with running_hub(tmp_path / "data") as running:
+    settings = ServerSettings(store_check_interval_s=0.1, stop_grace_s=2)
+    with running_hub(tmp_path / "data", server_settings=settings) as running:
         yield running
 
 
@@ -58,7 +60,7 @@ def test_a_hub_whose_objects_are_not_there_is_degraded(hub: RunningHub) -> None:
 
 
 def wait_for_status(hub: RunningHub, status: int) -> Answer:
-    deadline = time.monotonic() + 20  # the hub asks its store every 5 s
+    deadline = time.monotonic() + 20
     while (answer := hub.call("GET", "/v1/health")).status != status:
         assert time.monotonic() < deadline, answer.body
         time.sleep(0.1)

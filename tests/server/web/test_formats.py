@@ -2,7 +2,7 @@
 
 import pytest
 
-from deltahub.server.web.formats import with_code
+from deltahub.server.web.formats import sentence, with_code
 
 
 @pytest.mark.parametrize(
@@ -19,3 +19,10 @@ from deltahub.server.web.formats import with_code
 )
 def test_what_stands_between_backticks_is_code_and_markup_is_text(text: str, html: str) -> None:
     assert with_code(text) == html
+
+
+def test_a_sentence_begins_with_a_capital_unless_it_begins_with_a_name() -> None:
+    assert sentence("the disk is full") == "The disk is full."
+    assert sentence("lab/digits has no kit") == "lab/digits has no kit."
+    assert sentence("trans_lora: not possible!") == "trans_lora: not possible!"
+    assert sentence("a/b is no name?") == "a/b is no name?"

@@ -127,7 +127,7 @@ def test_a_token_is_made_shown_once_used_and_revoked(hub: RunningHub) -> None:
     browser = logged_in(hub, "maker")
     place = "/-/settings/tokens"
     made = browser.post(place, {"label": "cluster", "scope": "read", "days": "7"})
-    found = re.search(r'id="new-token">(dh_[^<]+)<', made.text)
+    found = re.search(r'id="new-token">(hf_[^<]+)<', made.text)
     assert found is not None
     assert hub.call("GET", "/v1/whoami", token=found[1]).json()["scope"] == "read"
     text = browser.get(place).text

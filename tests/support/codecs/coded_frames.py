@@ -31,12 +31,12 @@ class CodedFrame:
         return self.geometry.dtype
 
     @property
-    def frame(self) -> bytes:
+    def header(self) -> FrameHeader:
         geometry, body = self.geometry, self.body
         newest = BY_ID[self.codec].version
         plan = None if self.base is None else plan_on(self.base, self.dtype)
         n_segments = 0 if plan is None else len(plan.segments)
-        header = FrameHeader(
+        return FrameHeader(
             codec=self.codec,
             codec_version=newest if body.version is None else body.version,
             dtype=self.dtype,
@@ -55,6 +55,10 @@ class CodedFrame:
             prelude_length=len(body.prelude),
             body_length=body.blocks.size_bytes,
         )
+
+    @property
+    def frame(self) -> bytes:
+        header, body = self.header, self.body
         blocks = zip(body.blocks, body.checksums, strict=True)
         table = b"".join(TABLE_ROW.pack(len(data), mode, check) for (mode, data), check in blocks)
         stored = b"".join(data for _, data in body.blocks)

@@ -131,6 +131,7 @@ def limit_engine_file() -> None:
 KINDS = {
     "poison": Kind(poison),
     "count": Kind(count),
+    "tally": Kind(count),
     "refuse": Kind(refuse),
     "flicker": Kind(flicker),
     "broken": Kind(broken),
@@ -144,6 +145,8 @@ def main(data_dir: Path) -> None:
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     if (data_dir / "small-engine-file").exists():
         limit_engine_file()
+    if (data_dir / "new-steps-of-count").exists():
+        KINDS["count"] = Kind(count, steps_version=2)
     url = sys.argv[2] if len(sys.argv) > 2 else None
     registry = Registry.open(Settings(data_dir=data_dir, database_url=url))
     with together(registry, WORKER_LOCK, WORKER, {}, lambda: os._exit(1)) as held:

@@ -31,14 +31,20 @@ def _empty_database() -> bytes:
             return database.serialize()
 
 
+def begin(data_dir: Path) -> None:
+    """Make the folder with an empty database in it, unless there is one."""
+    if not data_dir.exists():
+        data_dir.mkdir(0o700, parents=True)
+        (data_dir / DATABASE).write_bytes(_empty_database())
+
+
 @contextmanager
 def opened_registry(
     tmp_path: Path, disk: Disk | None = None, **settings: Any
 ) -> Iterator[Registry]:
     """A registry in tmp_path/data. Opening it again continues with the same data."""
-    if disk is None and "database_url" not in settings and not (tmp_path / "data").exists():
-        (tmp_path / "data").mkdir(0o700, parents=True)
-        (tmp_path / "data" / DATABASE).write_bytes(_empty_database())
+    if disk is None and "database_url" not in settings:
+        begin(tmp_path / "data")
     with Registry.open(Settings(data_dir=tmp_path / "data", **settings), disk) as reg:
         yield reg
 

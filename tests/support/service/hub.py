@@ -28,9 +28,10 @@ from deltahub.registry.access import bootstrap, tokens, users
 from deltahub.registry.registry import Registry
 from deltahub.registry.settings import Settings
 from deltahub.registry.storage.disk import Disk
-from deltahub.server.process.serve import HubServer
+from deltahub.server.process.serve import HubServer, url_of
 from deltahub.server.process.supervisor import Supervisor, worker_supervisor
 from deltahub.server.settings import ServerSettings
+from support.registry.opened import begin
 
 START_TIMEOUT_S = 60
 RAW_HOST = "hub"
@@ -145,6 +146,7 @@ class RunningHub(Hub):
     registry: Registry = field(kw_only=True)
     server: HubServer = field(kw_only=True)
     worker: Supervisor | None = field(kw_only=True)
+    s3_url: str = field(kw_only=True, default="")  # with a port of S3 in the settings
 
     def user(self, name: str, scope: Any = "write") -> str:
         """Create a user; returns a token."""
@@ -157,6 +159,7 @@ class ServedHub(Hub):
     """A hub as the command `deltahub serve`, in a process group of its own."""
 
     process: subprocess.Popen[str] = field(kw_only=True)
+    s3_url: str = field(kw_only=True, default="")  # with a port of S3 in its environment
 
     def kill_all(self) -> None:
         """Kill server and worker with SIGKILL."""
@@ -181,12 +184,17 @@ def running_hub(
     server_settings = server_settings.model_copy(
         update={"hosts": f"{server_settings.hosts},{RAW_HOST}"}
     )
+    if disk is None and "database_url" not in settings:
+        begin(data_dir)
     with Registry.open(Settings(data_dir=data_dir, **settings), disk) as registry:
         bootstrap.bootstrap_admin(registry)
         token = tokens.create_token(registry, "admin", "admin")
         worker = worker_supervisor(data_dir, 1.0, 5.0) if with_worker else None
         server = HubServer(registry, server_settings, has_worker=with_worker)
         listener = socket.create_server(("127.0.0.1", 0))
+        s3_port = server_settings.s3_port
+        of_s3 = None if s3_port is None else socket.create_server(("127.0.0.1", s3_port))
+        s3_url = "" if of_s3 is None else url_of(of_s3)
         ready: list[str] = []
         is_ready = threading.Event()
 
@@ -194,21 +202,25 @@ def running_hub(
             ready.append(url)
             is_ready.set()
 
-        thread = threading.Thread(target=server.run_on, args=(listener, on_ready), daemon=True)
+        arguments = (listener, on_ready, of_s3)
+        thread = threading.Thread(target=server.run_on, args=arguments, daemon=True)
         thread.start()
         if worker is not None:
             worker.start()
         try:
             assert is_ready.wait(START_TIMEOUT_S), "the server did not start"
             yield RunningHub(
-                ready[0], token, data_dir, registry=registry, server=server, worker=worker
-            )
+                ready[0], token, data_dir, registry=registry, server=server, worker=worker,
+                s3_url=s3_url,
+            )  # fmt: skip
         finally:
             server.stop()
             if worker is not None:
                 worker.stop()
             thread.join(30)
             listener.close()
+            if of_s3 is not None:
+                of_s3.close()
 
 
 @contextmanager
@@ -235,8 +247,8 @@ def served_hub(
     )
     try:
         assert process.stdout is not None
-        url, printed = _read_start(process.stdout)
-        yield ServedHub(url, printed or token, data_dir, process=process)
+        url, printed, s3_url = _read_start(process.stdout)
+        yield ServedHub(url, printed or token, data_dir, process=process, s3_url=s3_url)
     finally:
         if process.poll() is None:
             process.terminate()
@@ -249,13 +261,15 @@ def served_hub(
         process.stdout.close()
 
 
-def _read_start(output: IO[str]) -> tuple[str, str]:
-    """(URL, token or "") that the command prints until it listens."""
-    token = ""
+def _read_start(output: IO[str]) -> tuple[str, str, str]:
+    """(URL, token or "", URL for S3 or "") that the command prints until it listens."""
+    token = s3_url = ""
     for line in output:
         words = line.split()
         if "token" in words:
             token = words[-1]
+        if words[:1] == ["S3"]:
+            s3_url = words[-1]
         if "listening" in words:
-            return words[-1], token
+            return words[-1], token, s3_url
     raise AssertionError("the server ended before it listened")

@@ -14,7 +14,7 @@ import torch
 from benchmarks.scale.run import fill
 from deltahub.registry import Registry, Settings
 from deltahub.registry.access import organizations, tokens, users
-from support.adapters.tuning import trained_adapter, write_base
+from support.adapters.tuning import trained_adapter, write_base, write_llama
 from support.models.model_folders import N_PARTS, base_tensors, tuned_tensors, write_model
 from support.service.hub import ServedHub, served_hub
 
@@ -61,8 +61,10 @@ class FilledHub:
 def filled_hub(folder: Path, *, n_generated: int = N_GENERATED) -> Iterator[FilledHub]:
     """Start a hub, push a family of trained models, one of them twice, and merge two of them.
 
+    admin/haiku-nz is an export of one.
+
     admin/next-letter and admin/last-letter are PiSSA adapters, which can be converted, of
-    admin/letters.
+    admin/letters, whose upgrade to admin/letters-2 is planned.
 
     n_generated: further repositories, with a card each.
     """
@@ -82,6 +84,10 @@ def filled_hub(folder: Path, *, n_generated: int = N_GENERATED) -> Iterator[Fill
         for name in ("next-letter", "last-letter"):
             adapter = ("push", "next-letter", f"admin/{name}", "--base", "admin/letters")
             run(hub, token, models, *adapter)
+        # The newer base cannot move them: both have to become plain LoRAs first.
+        run(hub, token, models, "push", "letters-2", "admin/letters-2")
+        upgrade = ("--from", "admin/letters", "--policy", "ask")
+        run(hub, token, models, "base", "upgrade", "admin/letters-2", *upgrade)
         for name in ("base", "haiku", "sonnet", "limerick"):
             options = [] if name == "base" else ["--base", "admin/base"]
             private = ["--private"] if name == "limerick" else []
@@ -92,6 +98,8 @@ def filled_hub(folder: Path, *, n_generated: int = N_GENERATED) -> Iterator[Fill
             hub, token, models, "merge", "emr", "--base", "admin/base", "admin/haiku",
             "admin/sonnet", "--name", "admin/poems",
         )  # fmt: skip
+        exported = ("export", "neuzip", "admin/haiku", "--name", "admin/haiku-nz", "--bits", "3")
+        run(hub, token, models, *exported)
         run(hub, token, models, "compare", "admin/base", "admin/haiku")
         yield FilledHub(hub, token, guest)
 
@@ -125,6 +133,7 @@ def _write_family(models: Path) -> None:
 def _write_adapter(models: Path) -> None:
     """Train a PiSSA adapter of a Llama that answers with a letter, and name its base."""
     folder = models / "next-letter"
+    write_llama(models / "letters-2", "next")
     trained_adapter(write_base(models / "letters"), folder, init_lora_weights="pissa")
     config = folder / "adapter_config.json"
     told = json.loads(config.read_text()) | {"base_model_name_or_path": "admin/letters"}

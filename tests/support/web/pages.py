@@ -18,9 +18,12 @@ PUBLIC: Final = {
     "tensors": "/admin/haiku/tensors/main",
     "lineage": "/admin/base/lineage",
     "use": "/admin/haiku/use",
+    "use-export": "/admin/haiku-nz/use",
     "compare": "/admin/haiku/compare",
     "tensor": "/admin/haiku/compare?tensor=model.1.up.weight",
     "report": "/-/reports/admin/poems",
+    "upgrades": "/-/upgrades",
+    "export-report": "/-/reports/admin/haiku-nz",
     "login": "/-/login",
 }
 OF_ADMIN: Final = {
@@ -44,6 +47,9 @@ OF_ADMIN: Final = {
     "new-full-model": "/-/jobs/new/merge_adapter?adapter=admin/next-letter",
     "new-conversion": "/-/jobs/new/convert_adapter?adapter=admin/next-letter",
     "new-extraction": "/-/jobs/new/extract_adapter?model=admin/haiku",
+    "new-move": "/-/jobs/new/transfer_adapter?adapter=admin/next-letter",
+    "new-upgrade": "/-/jobs/new/upgrade_base?from_base=admin/letters",
+    "new-export": "/-/jobs/new/export_neuzip?model=admin/haiku",
     "admin-overview": "/-/admin",
     "admin-jobs": "/-/admin/jobs",
     "admin-storage": "/-/admin/storage",
@@ -63,6 +69,7 @@ LINKED: Final = {
     "commit": "/admin/haiku/commit/0123456789ab",
     "estimate": "/-/jobs/0123456789ab",
     "job": "/-/jobs/0123456789ab",
+    "upgrade": "/-/upgrades/1",
     "conversion": "/-/jobs/0123456789ab",
     "invitation": "/-/invitation/0123456789ab",
 }

@@ -14,7 +14,8 @@ from deltahub.registry.db.tables.comparisons import Comparison, ComparisonPart
 from deltahub.registry.results.comparisons import read
 from deltahub.workers.failures import StepFailed
 from deltahub.workers.jobs.compare import reading, steps
-from support.comparing.running import asked, compared, run_compare, tensors_of
+from support.comparing.running import asked, compared, tensors_of
+from support.jobs.here import run_job
 from support.models import model_folders as folders
 from support.models import tiny_models as tiny
 from support.registry.ingested import push_ingested
@@ -174,7 +175,7 @@ def test_a_job_that_is_killed_in_any_step_goes_on_with_the_same_bytes(
 ) -> None:
     monkeypatch.setattr(steps, "STEP_TENSORS", 4)
     expected = Recorded()
-    run_compare(reg, asked(reg, ann, "ann/base", "ann/tuned"), expected)
+    run_job(reg, asked(reg, ann, "ann/base", "ann/tuned"), expected)
     (whole,) = _stored(reg)
     assert len(whole[2]) == 3
     for number in range(len(expected.results)):
@@ -183,14 +184,14 @@ def test_a_job_that_is_killed_in_any_step_goes_on_with_the_same_bytes(
         job, records = asked(reg, ann, "ann/base", "ann/tuned"), Recorded()
         records.dies_in, records.is_late = number, is_late
         with pytest.raises(Killed):
-            run_compare(reg, job, records)
+            run_job(reg, job, records)
         records.dies_in = None
-        run_compare(reg, job, records)
+        run_job(reg, job, records)
         assert _stored(reg) == [whole], f"killed in step {number}"
 
 
 def test_a_dry_run_estimates_and_stores_nothing(reg: Registry, ann: Caller, models: None) -> None:
-    result = run_compare(reg, asked(reg, ann, "ann/base", "ann/tuned", dry_run=True))
+    result = run_job(reg, asked(reg, ann, "ann/base", "ann/tuned", dry_run=True))
     assert result["estimate"]["n_read"] == 9
     assert _stored(reg) == []
 
@@ -198,4 +199,4 @@ def test_a_dry_run_estimates_and_stores_nothing(reg: Registry, ann: Caller, mode
 def test_a_model_without_weights_is_refused(reg: Registry, ann: Caller, models: None) -> None:
     push_ingested(reg, ann, "ann/text", {"README.md": b"text"})
     with pytest.raises(StepFailed, match="no safetensors file"):
-        run_compare(reg, asked(reg, ann, "ann/base", "ann/text"))
+        run_job(reg, asked(reg, ann, "ann/base", "ann/text"))

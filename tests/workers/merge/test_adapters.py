@@ -11,7 +11,8 @@ from torch import nn
 from deltahub.registry import Caller, Registry
 from deltahub.registry.maintenance.fsck.run import fsck
 from deltahub.workers.failures import StepFailed
-from support.merging.running import PATH, asked, branches, push_family, run_merge
+from support.jobs.here import run_job
+from support.merging.running import PATH, asked, branches, push_family
 from support.models import tiny_models as tiny
 from support.registry.ingested import push_ingested, read_file, stored_tensors
 
@@ -71,7 +72,7 @@ def test_an_adapter_is_the_full_model_that_it_stands_for(
     push_adapter(reg, ann, tensors, use_rslora=uses_rslora)
     scale = ALPHA / (RANK**0.5 if uses_rslora else RANK)
     job = asked(reg, ann, [*names, "ann/lora"], method="lossless")
-    report = run_merge(reg, job)["report"]
+    report = run_job(reg, job)["report"]
     found = branches(reg, "merged")
     # An exact branch of an adapter is a full model, which takes more than the adapter.
     shared = {each.id for each in stored_tensors(reg, found["main"]).values()}
@@ -95,7 +96,7 @@ def test_adapters_and_full_models_are_merged_together(
     push_adapter(reg, ann, adapter() | whole)
     push_adapter(reg, ann, adapter(1), "ann/other")
     models = [*names, "ann/lora", "ann/other"]
-    report = run_merge(reg, asked(reg, ann, models, method=method))["report"]
+    report = run_job(reg, asked(reg, ann, models, method=method))["report"]
     assert [task["model"].partition("@")[0] for task in report["tasks"]] == models
     found = branches(reg, "merged")
     if method != "ties":
@@ -121,7 +122,7 @@ def test_peft_merges_the_same(reg: Registry, ann: Caller, tmp_path: Any) -> None
     names = push_family(reg, ann, [tiny.task(0)])
     files = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
     push_ingested(reg, ann, "ann/lora", files)
-    run_merge(reg, asked(reg, ann, [*names, "ann/lora"], method="lossless"))
+    run_job(reg, asked(reg, ann, [*names, "ann/lora"], method="lossless"))
     made = load(read_file(reg, branches(reg, "merged")["lora"], PATH))
     expected = wrapped.merge_and_unload().state_dict()
     for name, tensor in expected.items():
@@ -143,7 +144,7 @@ def test_an_adapter_that_cannot_be_merged_says_why(reg: Registry, ann: Caller, k
     names = push_family(reg, ann, [tiny.task(0)])
     push_adapter(reg, ann, adapter(), **config)
     with pytest.raises(StepFailed, match=message) as failure:
-        run_merge(reg, asked(reg, ann, [*names, "ann/lora"]))
+        run_job(reg, asked(reg, ann, [*names, "ann/lora"]))
     assert failure.value.code == "cannot_merge"
 
 
@@ -161,11 +162,11 @@ def test_odd_tensors_of_an_adapter_are_named(reg: Registry, ann: Caller, fault: 
     names = push_family(reg, ann, [tiny.task(0)])
     push_adapter(reg, ann, adapter() | {name: torch.zeros(n, n) for name, n in more.items()})
     with pytest.raises(StepFailed, match=message):
-        run_merge(reg, asked(reg, ann, [*names, "ann/lora"]))
+        run_job(reg, asked(reg, ann, [*names, "ann/lora"]))
 
 
 def test_an_adapter_is_no_base(reg: Registry, ann: Caller) -> None:
     names = push_family(reg, ann, [tiny.task(0), tiny.task(1)])
     push_adapter(reg, ann, adapter())
     with pytest.raises(StepFailed, match="is an adapter: name the model"):
-        run_merge(reg, asked(reg, ann, names, base="ann/lora"))
+        run_job(reg, asked(reg, ann, names, base="ann/lora"))

@@ -9,7 +9,8 @@ from safetensors.torch import load
 from deltahub.registry import Caller, Registry
 from deltahub.registry.maintenance.fsck.run import fsck
 from deltahub.workers.failures import StepFailed
-from support.merging.running import CONFIG, PATH, asked, branches, run_merge
+from support.jobs.here import run_job
+from support.merging.running import CONFIG, PATH, asked, branches
 from support.models import tiny_models as tiny
 from support.registry.ingested import push_ingested, read_file
 
@@ -40,7 +41,7 @@ def push_cast(
 @pytest.mark.parametrize("dtype", list(DTYPES))
 def test_models_of_one_dtype(reg: Registry, ann: Caller, dtype: str, method: str) -> None:
     names = push_cast(reg, ann, *[DTYPES[dtype]] * 3)
-    report = run_merge(reg, asked(reg, ann, names, method=method))["report"]
+    report = run_job(reg, asked(reg, ann, names, method=method))["report"]
     assert report["merged_tensors"] == len(tiny.base()) - 1  # not the head
     for row in branches(reg, "merged").values():
         tensors = load(read_file(reg, row, PATH))
@@ -55,7 +56,7 @@ def test_each_branch_keeps_the_dtype_of_its_fine_tune(
 ) -> None:
     tasks = [torch.float32, torch.bfloat16, torch.float16]
     names = push_cast(reg, ann, DTYPES[base], *tasks)
-    report = run_merge(reg, asked(reg, ann, names))["report"]
+    report = run_job(reg, asked(reg, ann, names))["report"]
     found = branches(reg, "merged")
     main = load(read_file(reg, found["main"], PATH))
     assert {tensor.dtype for tensor in main.values()} == {DTYPES[base]}
@@ -76,7 +77,7 @@ def test_each_branch_keeps_the_dtype_of_its_fine_tune(
 def test_a_method_of_one_dtype_says_so(reg: Registry, ann: Caller) -> None:
     names = push_cast(reg, ann, torch.float32, torch.float32, torch.bfloat16)
     with pytest.raises(StepFailed, match="takes models of one dtype; emr takes both"):
-        run_merge(reg, asked(reg, ann, names, method="bitdelta"))
+        run_job(reg, asked(reg, ann, names, method="bitdelta"))
 
 
 def test_tensors_whose_scales_differ_stay_with_their_task(reg: Registry, ann: Caller) -> None:
@@ -87,7 +88,7 @@ def test_tensors_whose_scales_differ_stay_with_their_task(reg: Registry, ann: Ca
         shown["down.weight_scale"] = torch.tensor(1.0 + number)
         files = {PATH: tiny.to_file(shown), **CONFIG}
         push_ingested(reg, ann, f"ann/{name}", files, base="ann/base" if number else None)
-    report = run_merge(reg, asked(reg, ann, ["ann/task0", "ann/task1"]))["report"]
+    report = run_job(reg, asked(reg, ann, ["ann/task0", "ann/task1"]))["report"]
     assert [task["kept_tensors"] for task in report["tasks"]] == [3, 3]  # and the head
     made = load(read_file(reg, branches(reg, "merged")["task1"], PATH))
     own = tiny.task(1, 3e-3)["down.weight"].to(torch.float8_e4m3fn)
@@ -116,7 +117,7 @@ def test_shards_and_tied_tensors(reg: Registry, ann: Caller) -> None:
     for number in range(2):
         files = sharded(tied(tiny.task(number)))
         push_ingested(reg, ann, f"ann/task{number}", files, base="ann/base")
-    run_merge(reg, asked(reg, ann, ["ann/task0", "ann/task1"]))
+    run_job(reg, asked(reg, ann, ["ann/task0", "ann/task1"]))
     found = branches(reg, "merged")
     for row in found.values():
         tensors: tiny.Tensors = {}

@@ -1,6 +1,7 @@
 """The comparison asks real models, and chooses the one that answers best."""
 
 import json
+import sys
 from typing import Any
 
 import pytest
@@ -9,7 +10,8 @@ from pydantic import ValidationError
 from deltahub.methods.merging.frontier import Comparison
 from deltahub.registry import Caller, Registry
 from deltahub.workers.failures import StepFailed
-from support.merging.running import asked, run_merge
+from support.jobs.here import run_job
+from support.merging.running import asked
 from support.models import tiny_llamas
 from support.registry.ingested import push_ingested
 
@@ -31,7 +33,7 @@ def names(reg: Registry, ann: Caller) -> list[str]:
 def compare(reg: Registry, ann: Caller, names: list[str], **options: Any) -> Comparison:
     given = {"method": "compare", "name": None, "eval": EXAMPLES, "device": "cpu"}
     job = asked(reg, ann, names, **(given | options))
-    return Comparison.model_validate(run_merge(reg, job)["comparison"])
+    return Comparison.model_validate(run_job(reg, job)["comparison"])
 
 
 def test_models_answer_as_well_as_their_method_keeps_them(
@@ -66,7 +68,7 @@ def test_the_choice_is_the_most_accurate_within_the_budget(
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "another task": ({"eval": [{"input": "a=", "expected": "b", "task": "x"}]}, "the task 'x'"),
-    "no such device": ({"device": "cuda:7"}, r"no device cuda:7 here: install deltahub\[gpu\]"),
+    "no such device": ({"device": "cuda:7"}, r"there is no device cuda:7 here: choose cpu"),
 }
 
 
@@ -77,6 +79,14 @@ def test_what_cannot_be_evaluated_is_named(
     options, message = REFUSED[fault]
     with pytest.raises(StepFailed, match=message):
         compare(reg, ann, names, **options)
+
+
+def test_a_worker_without_the_packages_names_the_extra(
+    reg: Registry, ann: Caller, names: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(StepFailed, match=r"needs transformers: on its machine, .*\[compute\]"):
+        compare(reg, ann, names)
 
 
 @pytest.mark.parametrize(
@@ -94,6 +104,32 @@ def test_a_model_that_is_not_run_is_named(
     push_ingested(reg, ann, "ann/odd", files, base="ann/base")
     with pytest.raises(StepFailed, match=message):
         compare(reg, ann, ["ann/reverse", "ann/odd"], eval=EXAMPLES[12:])
+
+
+@pytest.mark.parametrize(("began_on", "is_repeated"), [("cpu", False), ("cuda", True)])
+def test_models_run_where_the_job_began_or_the_job_begins_again(
+    reg: Registry,
+    ann: Caller,
+    names: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    began_on: str,
+    is_repeated: bool,
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+
+    def run_step(name: str, function: Any) -> Any:
+        result = function()
+        # The rest runs in another worker, which has no GPU.
+        return result | {"device": began_on} if name == "check the models" else result
+
+    given = {"method": "compare", "name": None, "eval": EXAMPLES[:2]}
+    job = asked(reg, ann, names, **given)
+    if not is_repeated:
+        assert run_job(reg, job, run_step)["comparison"]
+        return
+    with pytest.raises(StepFailed, match="ran on a GPU, and this worker has none") as failure:
+        run_job(reg, job, run_step)
+    assert failure.value.is_transient
 
 
 def test_a_gpu_for_a_merge_that_runs_no_model_is_refused(

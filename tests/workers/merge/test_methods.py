@@ -8,11 +8,12 @@ from safetensors.torch import load
 
 from deltahub.methods.kinds.merge import COMPARE, Method
 from deltahub.methods.merging.frontier import Comparison
-from deltahub.methods.merging.report import MergeReport
+from deltahub.methods.merging.report import MergeReport, TensorErrors
 from deltahub.methods.merging.static import STATIC
 from deltahub.registry import Caller, Registry
 from deltahub.registry.maintenance.fsck.run import fsck
-from support.merging.running import PATH, asked, branches, push_family, run_merge
+from support.jobs.here import run_job
+from support.merging.running import PATH, asked, branches, push_family
 from support.models import tiny_models as tiny
 from support.registry.ingested import read_file, stored_tensors
 
@@ -23,15 +24,17 @@ METHODS = [method for method in get_args(Method) if method != COMPARE]
 
 def merged(reg: Registry, ann: Caller, method: str, **options: object) -> MergeReport:
     names = push_family(reg, ann, TASKS)
-    result = run_merge(reg, asked(reg, ann, names, method=method, **options))
+    result = run_job(reg, asked(reg, ann, names, method=method, **options))
     assert list(fsck(reg, read_data=True)) == []
     return MergeReport.model_validate(result["report"])
 
 
-def relative_error(made: tiny.Tensors, task: tiny.Tensors) -> float:
+def relative_error(made: tiny.Tensors, task: tiny.Tensors, *names: str) -> float:
+    """names: only of these tensors."""
     base = tiny.base()
-    error = sum(float(((made[name] - task[name]).double() ** 2).sum()) for name in base)
-    moved = sum(float(((base[name] - task[name]).double() ** 2).sum()) for name in base)
+    over = names or base.keys()
+    error = sum(float(((made[name] - task[name]).double() ** 2).sum()) for name in over)
+    moved = sum(float(((base[name] - task[name]).double() ** 2).sum()) for name in over)
     return float((error / moved) ** 0.5)
 
 
@@ -51,6 +54,23 @@ def test_a_method_makes_its_branches_and_reports_their_errors(
         assert error == pytest.approx(task.relative_error, rel=1e-3, abs=1e-9)
         assert task.is_exact == (method == "lossless")
     assert b"merged by" in read_file(reg, found["main"], "README.md")
+
+
+@pytest.mark.parametrize("method", ["emr", "ties", "low-rank"])
+def test_the_error_of_each_tensor_is_told(reg: Registry, ann: Caller, method: str) -> None:
+    report = merged(reg, ann, method)
+    found = branches(reg, "merged")
+    text = read_file(reg, found["main"], "merge_errors.json")
+    told = TensorErrors.model_validate_json(text)
+    assert told.tasks == [task.branch for task in report.tasks]
+    assert told.models == [task.model for task in report.tasks]
+    assert told.relative_errors.keys() == tiny.base().keys() - {"head.weight"}
+    for number, task in enumerate(report.tasks):
+        made = load(read_file(reg, found[task.branch], PATH))
+        for name, errors in told.relative_errors.items():
+            error = relative_error(made, TASKS[number], name)
+            # Of emr they are told before the last rounding.
+            assert errors[number] == pytest.approx(error, rel=2e-3, abs=1e-6)
 
 
 @pytest.mark.parametrize("method", ["emr", "bitdelta", "low-rank", "lossless"])
@@ -94,7 +114,7 @@ def test_a_smaller_rank_takes_fewer_bytes_and_keeps_less(reg: Registry, ann: Cal
     reports = []
     for rank in (2, 16):
         options = {"method": "low-rank", "rank": rank, "name": f"ann/rank{rank}"}
-        result = run_merge(reg, asked(reg, ann, names, **options))
+        result = run_job(reg, asked(reg, ann, names, **options))
         reports.append(MergeReport.model_validate(result["report"]))
     small, large = reports
     assert small.branches_bytes < large.branches_bytes
@@ -104,7 +124,7 @@ def test_a_smaller_rank_takes_fewer_bytes_and_keeps_less(reg: Registry, ann: Cal
 def test_the_comparison_says_what_the_methods_then_do(reg: Registry, ann: Caller) -> None:
     names = push_family(reg, ann, TASKS)
     given = {"exclude": [r"^down\.weight"]}  # which each branch keeps, and the bytes of all include
-    result = run_merge(reg, asked(reg, ann, names, method=COMPARE, name=None, **given))
+    result = run_job(reg, asked(reg, ann, names, method=COMPARE, name=None, **given))
     found = Comparison.model_validate(result["comparison"])
     assert {each.method for each in found.candidates} == set(METHODS)
     assert found.choice == "lossless"
@@ -112,7 +132,7 @@ def test_the_comparison_says_what_the_methods_then_do(reg: Registry, ann: Caller
     by_method = {each.method: each for each in found.candidates}
     for method in ("emr", "bitdelta", "ties", "lossless"):
         options = {"method": method, "name": f"ann/{method}", **given}
-        made = run_merge(reg, asked(reg, ann, names, **options))["report"]
+        made = run_job(reg, asked(reg, ann, names, **options))["report"]
         report = MergeReport.model_validate(made)
         errors = [task.relative_error for task in report.tasks]
         assert by_method[method].relative_error == pytest.approx(np.mean(errors), rel=1e-6)
@@ -125,7 +145,7 @@ def test_the_choice_is_the_best_within_the_budget(
 ) -> None:
     names = push_family(reg, ann, TASKS)
     job = asked(reg, ann, names, method=COMPARE, name=None, budget=budget)
-    found = Comparison.model_validate(run_merge(reg, job)["comparison"])
+    found = Comparison.model_validate(run_job(reg, job)["comparison"])
     assert found.budget_bytes == round(found.files_bytes * budget / 100)
     within = [each for each in found.candidates if each.n_bytes <= found.budget_bytes]
     assert bool(within) == is_within

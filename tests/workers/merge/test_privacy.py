@@ -12,7 +12,8 @@ from deltahub.registry.jobs import queue
 from deltahub.registry.lineage.measured import measure_affected
 from deltahub.registry.maintenance.fsck.run import fsck
 from deltahub.registry.reencode.triggers import after_ingest
-from support.merging.running import PATH, asked, branches, push_family, run_merge
+from support.jobs.here import run_job
+from support.merging.running import PATH, asked, branches, push_family
 from support.models import tiny_models as tiny
 from support.registry.ingested import read_file, stored_tensors
 from support.registry.opened import caller
@@ -30,7 +31,7 @@ def bob(reg: Registry, ann: Caller) -> Caller:
     """Bob has merged Ann's public fine-tunes."""
     names = push_family(reg, ann, [tiny.task(number) for number in range(N_TASKS)])
     user = caller(reg, "bob")
-    run_merge(reg, asked(reg, user, names, base="ann/base"))
+    run_job(reg, asked(reg, user, names, base="ann/base"))
     return user
 
 

@@ -1,5 +1,6 @@
 """Models that cannot be merged are refused in a sentence, and nothing is published."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,12 +9,15 @@ from pydantic import ValidationError
 
 from deltahub.registry import Caller, Registry
 from deltahub.registry.db.models import Repository
-from deltahub.registry.errors import InvalidRequest, RegistryError, StorageFull
+from deltahub.registry.errors import InvalidRequest, RegistryError
+from deltahub.registry.maintenance.fsck.run import fsck
 from deltahub.workers.failures import StepFailed
-from support.merging.running import CONFIG, PATH, asked, push_family, run_merge
+from support.jobs.here import run_job
+from support.merging.running import CONFIG, PATH, asked, push_family
 from support.models import tiny_models as tiny
 from support.registry.ingested import push_ingested
-from support.registry.opened import caller
+from support.registry.opened import caller, opened_registry
+from support.stores.small_disk import SmallDisk
 
 Tensors = dict[str, torch.Tensor]
 
@@ -40,7 +44,7 @@ STRANGERS = {
     "infinite weights": (with_nan, r"up\.weight of ann/task1@\w+ has infinite or NaN"),
     "quantized weights": (
         lambda: {name: each.to(torch.int8) for name, each in tiny.task(1).items()},
-        "has dtype I8, the base F32",
+        r"weight of ann/task1@\w+ has dtype I8, and is not the base's: weights that were quantized",
     ),
     "the base itself": (tiny.base, "is the base itself"),
     "the first fine-tune again": (lambda: tiny.task(0), "have the same bytes"),
@@ -53,10 +57,35 @@ def test_what_cannot_be_merged_is_named(reg: Registry, ann: Caller, stranger: st
     names = push_family(reg, ann, [tiny.task(0), make()])
     job = asked(reg, ann, names)
     with pytest.raises(StepFailed, match=message) as failure:
-        run_merge(reg, job)
+        run_job(reg, job)
     assert failure.value.code == "cannot_merge"
     with reg.db.read() as session:
         assert session.query(Repository).filter_by(name="merged").count() == 0
+
+
+def packed(number: int | None) -> Tensors:
+    """The base (None) or a task whose largest matrix is quantized, as GPTQ stores it."""
+    tensors = dict(tiny.base() if number is None else tiny.task(number))
+    weight = tensors.pop("up.weight")
+    scales = weight.abs().amax(1) / 7
+    eighths = (weight / scales[:, None]).round().to(torch.int32).bitwise_and_(15)
+    shifts = torch.arange(8, dtype=torch.int32) * 4
+    words = (eighths.view(len(weight), -1, 8) << shifts).sum(2, dtype=torch.int32)
+    return tensors | {"up.qweight": words, "up.scales": scales}
+
+
+def test_integers_are_not_left_alone_with_merged_scales(reg: Registry, ann: Caller) -> None:
+    push_ingested(reg, ann, "ann/base", {PATH: tiny.to_file(packed(None)), **CONFIG})
+    for number in range(2):
+        files = {PATH: tiny.to_file(packed(number)), **CONFIG}
+        push_ingested(reg, ann, f"ann/task{number}", files, base="ann/base")
+    names = ["ann/task0", "ann/task1"]
+    with pytest.raises(StepFailed, match=r"up\.qweight of ann/task0@\w+ has dtype I32"):
+        run_job(reg, asked(reg, ann, names))
+    # Who knows better says so, and then each task keeps its own.
+    exact = asked(reg, ann, names, exclude=[r"^up\."])
+    kept = run_job(reg, exact)["report"]["tasks"][1]["kept_tensors"]
+    assert kept == 3  # integers, scales and bias
 
 
 def test_scaled_elements_that_the_dtype_cannot_hold_are_named(reg: Registry, ann: Caller) -> None:
@@ -71,7 +100,7 @@ def test_scaled_elements_that_the_dtype_cannot_hold_are_named(reg: Registry, ann
         push_ingested(reg, ann, f"ann/h{number}", {PATH: tiny.to_file(tensors)}, base="ann/half")
     job = asked(reg, ann, ["ann/h0", "ann/h1"], base="ann/half")
     with pytest.raises(StepFailed, match=r"up\.weight of ann/h0.*F16 cannot hold"):
-        run_merge(reg, job)
+        run_job(reg, job)
 
 
 BAD_ARGUMENTS: dict[str, tuple[dict[str, Any], str]] = {
@@ -96,22 +125,30 @@ def test_wrong_arguments_are_named(reg: Registry, ann: Caller, fault: str) -> No
     options, message = BAD_ARGUMENTS[fault]
     names = push_family(reg, ann, [tiny.task(0), tiny.task(1)])
     with pytest.raises((StepFailed, InvalidRequest, ValidationError), match=message):
-        run_merge(reg, asked(reg, ann, names, **options))
+        run_job(reg, asked(reg, ann, names, **options))
 
 
-def test_a_full_disk_is_said_before_anything_is_made(
-    reg: Registry, ann: Caller, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names = push_family(reg, ann, [tiny.task(0), tiny.task(1)])
-    job = asked(reg, ann, names)
-
-    def no_room(*_: object) -> None:
-        raise StorageFull("the disk has no room for it")
-
-    monkeypatch.setattr("deltahub.workers.jobs.merge.check.require_room", no_room)
-    with pytest.raises(StepFailed, match="no room") as failure:
-        run_merge(reg, job)
-    assert failure.value.is_transient  # the job is repeated when there is room
+def test_a_full_disk_is_said_and_the_merge_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    disk = SmallDisk()
+    with opened_registry(tmp_path, disk) as reg:
+        ann = caller(reg, "ann")
+        names = push_family(reg, ann, [tiny.task(0), tiny.task(1)])
+        job = asked(reg, ann, names)
+        disk.free = 1000
+        with pytest.raises(StepFailed, match=r"room for 1\.0 kB, and the merge needs") as failure:
+            run_job(reg, job)
+        assert failure.value.is_transient  # the job is repeated when there is room
+        # It gets full later, while packs are written.
+        disk.free, disk.room = 1 << 40, 100_000
+        with pytest.raises(StepFailed) as failure:
+            run_job(reg, job)
+        assert failure.value.is_transient
+        assert list(fsck(reg, read_data=True)) == []
+        with reg.db.read() as session:
+            assert session.query(Repository).filter_by(name="merged").count() == 0
+        disk.room = 1 << 40
+        run_job(reg, job)
+        assert list(fsck(reg, read_data=True)) == []
 
 
 def test_rights_that_end_while_the_job_waits_end_the_job(reg: Registry, ann: Caller) -> None:
@@ -121,7 +158,7 @@ def test_rights_that_end_while_the_job_waits_end_the_job(reg: Registry, ann: Cal
     with reg.db.write() as session:
         session.query(Repository).filter_by(name="task1").one().is_private = True
     with pytest.raises(StepFailed, match="may not read it") as failure:
-        run_merge(reg, job)
+        run_job(reg, job)
     assert failure.value.code == "repository_not_found"
 
 
@@ -139,7 +176,7 @@ def test_rights_that_end_while_the_job_runs_publish_nothing(
         return function()
 
     with pytest.raises(StepFailed, match="may not read it"):
-        run_merge(reg, asked(reg, bob, names, base="ann/base"), run_step)
+        run_job(reg, asked(reg, bob, names, base="ann/base"), run_step)
     with reg.db.read() as session:
         assert session.query(Repository).filter_by(name="merged").count() == 0
 
@@ -150,7 +187,7 @@ def test_expressions_that_never_end_are_refused(
     names = push_family(reg, ann, [tiny.task(0), tiny.task(1)])
     monkeypatch.setattr("deltahub.workers.jobs.merge.models.MATCHING_S", 0.2)
     with pytest.raises(StepFailed, match="matching the expressions of exclude takes too long"):
-        run_merge(reg, asked(reg, ann, names, exclude=["^(.|.|.|.)*!$"]))
+        run_job(reg, asked(reg, ann, names, exclude=["^(.|.|.|.)*!$"]))
 
 
 def test_a_tensor_too_large_for_the_memory_is_named_before_anything_is_made(
@@ -159,8 +196,8 @@ def test_a_tensor_too_large_for_the_memory_is_named_before_anything_is_made(
     names = push_family(reg, ann, [tiny.task(0), tiny.task(1)])
     monkeypatch.setattr("resource.getrlimit", lambda _: (100_000, 100_000))
     with pytest.raises(StepFailed, match=r"up\.weight would need .* choose emr"):
-        run_merge(reg, asked(reg, ann, names, method="iso-c", dry_run=True))
-    assert run_merge(reg, asked(reg, ann, names, name="ann/emr"))["report"]
+        run_job(reg, asked(reg, ann, names, method="iso-c", dry_run=True))
+    assert run_job(reg, asked(reg, ann, names, name="ann/emr"))["report"]
 
 
 def test_a_name_that_is_taken_while_the_job_runs_is_named(reg: Registry, ann: Caller) -> None:
@@ -168,7 +205,7 @@ def test_a_name_that_is_taken_while_the_job_runs_is_named(reg: Registry, ann: Ca
     job = asked(reg, ann, names)
     push_ingested(reg, ann, "ann/merged", {"x.txt": b"x"})
     with pytest.raises(StepFailed, match="exists already"):
-        run_merge(reg, job)
+        run_job(reg, job)
 
 
 def test_weights_that_cannot_be_read_safely_are_no_model(reg: Registry, ann: Caller) -> None:
@@ -176,7 +213,7 @@ def test_weights_that_cannot_be_read_safely_are_no_model(reg: Registry, ann: Cal
     push_ingested(reg, ann, "ann/pickled", {"pytorch_model.bin": b"\x80\x04", **CONFIG})
     job = asked(reg, ann, [*names, "ann/pickled"])
     with pytest.raises(StepFailed, match="push its weights as safetensors"):
-        run_merge(reg, job)
+        run_job(reg, job)
 
 
 def test_too_many_unfinished_jobs_of_one_user_are_refused(

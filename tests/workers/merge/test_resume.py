@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,39 +14,13 @@ from deltahub.registry.db.models import Tensor
 from deltahub.registry.jobs import queue, requests
 from deltahub.registry.maintenance.fsck.run import fsck
 from deltahub.workers.failures import StepFailed
-from support.merging.running import PATH, asked, branches, push_family, run_merge
+from support.jobs.here import run_job
+from support.merging.recorded import Killed, Recorded
+from support.merging.running import PATH, asked, branches, push_family
 from support.models import tiny_models as tiny
 from support.registry.collecting import age_everything, collect, count
 from support.registry.ingested import read_file
 from support.registry.opened import caller, opened_registry
-
-
-class Killed(Exception):
-    """The worker died here."""
-
-
-class Recorded:
-    """Records results of steps as the engine does, and dies in one of them.
-
-    is_late: it dies after the step's work, before its result is recorded.
-    """
-
-    def __init__(self) -> None:
-        self.results: dict[str, str] = {}
-        self.dies_in: int | None = None
-        self.is_late = False
-
-    def __call__(self, name: str, function: Callable[[], Any]) -> Any:
-        if name in self.results:
-            return json.loads(self.results[name])
-        number = len(self.results)
-        if number == self.dies_in and not self.is_late:
-            raise Killed
-        result = function()
-        if number == self.dies_in:
-            raise Killed
-        self.results[name] = json.dumps(result)
-        return json.loads(self.results[name])
 
 
 def contents(reg: Registry, name: str) -> dict[str, bytes]:
@@ -63,7 +37,7 @@ def test_a_kill_in_any_step_changes_no_byte(tmp_path: Path) -> None:
         ann = caller(reg, "ann")
         names = push_family(reg, ann, [tiny.task(0), tiny.task(1)])
         steps = Recorded()
-        expected = run_merge(reg, asked(reg, ann, names), steps)
+        expected = run_job(reg, asked(reg, ann, names), steps)
         whole = contents(reg, "merged")
         n_steps = len(steps.results)
     assert n_steps >= 9
@@ -77,9 +51,9 @@ def test_a_kill_in_any_step_changes_no_byte(tmp_path: Path) -> None:
             for number in range(n_steps):
                 steps.dies_in = number
                 with pytest.raises(Killed):
-                    run_merge(reg, job, steps)
+                    run_job(reg, job, steps)
             steps.dies_in = None
-            result = run_merge(reg, job, steps)
+            result = run_job(reg, job, steps)
             assert without_commits(result) == without_commits(expected)
             assert contents(reg, "merged") == whole
             assert list(fsck(reg, read_data=True)) == []
@@ -91,7 +65,7 @@ def test_threads_change_no_byte(tmp_path: Path) -> None:
         with opened_registry(tmp_path / str(threads)) as reg:
             ann = caller(reg, "ann")
             names = push_family(reg, ann, [tiny.task(2), tiny.task(3)])
-            result = run_merge(reg, asked(reg, ann, names), threads=threads)
+            result = run_job(reg, asked(reg, ann, names), threads=threads)
             found.append((contents(reg, "merged"), result["report"]["main_bytes"]))
     assert found[0] == found[1]
 
@@ -102,7 +76,7 @@ def test_what_an_abandoned_merge_has_stored_is_garbage(reg: Registry, ann: Calle
     steps = Recorded()
     steps.dies_in = 5
     with pytest.raises(Killed):
-        run_merge(reg, job, steps)
+        run_job(reg, job, steps)
     before = count(reg, Tensor)
     assert collect(reg).freed_bytes == 0  # the job holds what it has made
     with reg.db.write() as session:
@@ -119,7 +93,7 @@ def test_gc_keeps_what_branches_need_when_the_fine_tunes_are_gone(
     reg: Registry, ann: Caller
 ) -> None:
     names = push_family(reg, ann, [tiny.task(0), tiny.task(1)])
-    run_merge(reg, asked(reg, ann, names))
+    run_job(reg, asked(reg, ann, names))
     whole = contents(reg, "merged")
     for name in (*names, "ann/base"):
         delete_repository(reg, ann, name)
@@ -135,10 +109,12 @@ def test_a_model_that_is_deleted_meanwhile_is_named(reg: Registry, ann: Caller) 
     steps = Recorded()
     steps.dies_in = 4
     with pytest.raises(Killed):
-        run_merge(reg, job, steps)
+        run_job(reg, job, steps)
     delete_repository(reg, ann, names[1])
     steps.dies_in = None
-    with pytest.raises(StepFailed, match="was deleted meanwhile") as failure:
-        run_merge(reg, job, steps)
+    with pytest.raises(
+        StepFailed, match=r"ann/task1, which the job.* was deleted meanwhile"
+    ) as failure:
+        run_job(reg, job, steps)
     assert failure.value.code == "revision_not_found"
     assert not failure.value.is_transient

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 from deltahub.codecs.errors import CodecError
+from deltahub.methods.errors import MethodError
 from deltahub.registry.downloads.file_reader import FileReader
 from deltahub.registry.errors import JobFailed, RegistryError
 from deltahub.registry.jobs import queue
@@ -52,6 +53,7 @@ class JobContext:
         self._compute_process = compute_process
         self._reported_at = 0.0
         self._stage = ""
+        self._step: tuple[int, int] | None = None
 
     def step(self, name: str, function: Callable[[], T]) -> T:
         """Return the result of `function`, from now or from before a restart.
@@ -139,7 +141,7 @@ class JobContext:
         raise AssertionError("the last try returns or raises")
 
     def _failure(self, name: str, error: Exception) -> StepFailed:
-        if isinstance(error, RegistryError | CodecError | StoreError):
+        if isinstance(error, RegistryError | CodecError | StoreError | MethodError):
             return StepFailed(error.code, str(error))
         # A bug or a failing machine: the job stops, and the log has the traceback.
         log.error("job=%s step=%s broke", self.job_id, name, exc_info=error)
@@ -150,6 +152,12 @@ class JobContext:
         with self.registry.db.read() as session:
             if queue.is_cancel_asked(session, self.job_id):
                 raise JobCancelled("cancelled")
+
+    def begin_step(self, number: int, n_steps: int) -> None:
+        """Tell whoever waits that the job is at its step `number`, from 1, of `n_steps`. These are
+        the steps that its documentation lists, each of which may be many durable ones.
+        """
+        self._step = number, n_steps
 
     def report(
         self, stage: str, done_bytes: int, total_bytes: int, fraction: float | None = None
@@ -163,6 +171,6 @@ class JobContext:
             return
         self._stage, self._reported_at = stage, now
         with self.registry.db.write_beside() as session:
-            progress = (stage, done_bytes, total_bytes, fraction)
+            progress = (stage, done_bytes, total_bytes, fraction, self._step)
             if not queue.report_progress(session, self.job_id, *progress):
                 raise JobCancelled("cancelled")

@@ -24,6 +24,7 @@ from deltahub.registry.jobs import owners, queue
 from deltahub.registry.leases import lease
 from deltahub.registry.maintenance.scrub import schedule
 from deltahub.registry.registry import Registry
+from deltahub.registry.upgrades.running import advance
 from deltahub.workers.attempts import Attempt, AttemptRunner, EngineFailed, Kind
 from deltahub.workers.settings import WorkerSettings
 from deltahub.workers.step_records.file import EngineFileDamaged
@@ -36,6 +37,8 @@ CLEANUP_INTERVAL_S = 5.0
 MAX_QUERY_INTERVAL_S = 2.0
 # Longest time between two looks at whether a scrub is due.
 SCHEDULE_INTERVAL_S = 60.0
+# Shortest time between two looks at the moves of upgrades.
+ADVANCE_INTERVAL_S = 2.0
 # Longest time between two looks at whether another worker has died.
 DEATHS_INTERVAL_S = 1.0
 # Shortest time between two signs of life.
@@ -72,6 +75,7 @@ class Engine:
         self._drained: dict[str, tuple[int | None, float]] = {}
         self._looked_at = 0.0
         self._scheduled_at = 0.0
+        self._advanced_at = 0.0
         self._released_at: float | None = None
 
     def start(self) -> None:
@@ -244,13 +248,24 @@ class Engine:
             self._is_clean = not (finished or unfinished)
 
     def _schedule(self) -> None:
-        """Enqueue the hub's own work when it is due."""
+        """Enqueue the hub's own work when it is due, and begin approved moves of upgrades."""
+        if time.monotonic() - self._advanced_at >= ADVANCE_INTERVAL_S:
+            self._advanced_at = time.monotonic()
+            self._advance()
         interval_s = schedule.interval_s(self._registry)
         now = time.monotonic()
         if interval_s is None or now < self._scheduled_at + min(interval_s, SCHEDULE_INTERVAL_S):
             return
         self._scheduled_at = now
         schedule.enqueue_if_due(self._registry)
+
+    def _advance(self) -> None:
+        try:
+            advance(self._registry)
+        except (StorageFull, Unavailable):
+            raise
+        except Exception:  # an odd row of an upgrade must not keep all other jobs from running
+            log.exception("the moves of upgrades are looked at again later")
 
     def _mark_alive(self) -> None:
         now = time.monotonic()

@@ -156,15 +156,21 @@ class Api:
         parent: str | None,
         base: str | None,
         operations: Sequence[Mapping[str, Any]],
+        step: tuple[int, int | None] | None = None,
     ) -> CommitResult:
-        """Safe to repeat: the hub makes no second commit of the same content on a branch."""
-        body = {
+        """Safe to repeat: the hub makes no second commit of the same content on a branch.
+
+        step: (its number, the step that it follows), to make the commit a step of a run.
+        """
+        body: dict[str, Any] = {
             "ref": ref,
             "message": message or "",
             "parent": parent,
             "base": base,
             "operations": list(operations),
         }
+        if step is not None:
+            body["step"] = {"number": step[0], "after": step[1]}
         path = f"{repository_path(name)}/commits"
         parse = partial(record, CommitResult)
         return self._read(parse, "POST", path, json_body=body, timeout_s=LONG_TIMEOUT_S)

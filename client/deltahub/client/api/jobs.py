@@ -20,6 +20,7 @@ LONGEST_JOB_S = 7 * UNCHANGED_S
 # Titles of progress stages, by the job's kind and by the stage that the job reports.
 _WORK = {
     "ingest": "store",
+    "inspect_adapter": "look at the adapter",
     "prove_recipe": "verify",
     "replan": "find better bases",
     "withdraw": "store other models without it",
@@ -47,7 +48,9 @@ def wait_for_job(
     job = api.get_job(job_id)
     start = changed = time.monotonic()
     # Also for a job that is already over, so that a log names every stage.
-    with progress.stage(f"{_WORK.get(job.kind, job.kind)} at the hub", None) as stage:
+    has_bytes = job.kind in _WORK
+    title = f"{_WORK.get(job.kind, job.kind)} at the hub"
+    with progress.stage(title, None, is_bytes=has_bytes) as stage:
         pause = _FIRST_POLL_S
         waiting = _Waiting(progress)
         while not job.is_over:
@@ -67,9 +70,10 @@ def wait_for_job(
             if job.progress is not None:
                 reported = record(JobProgress, job.progress)
                 work = reported.stage or job.kind
-                share = "" if reported.fraction is None else f"{reported.fraction:.0%} "
-                title = f"{share}{_STAGES.get(work, work)} at the hub"
-                stage.set_position(reported.done_bytes, reported.total_bytes, title)
+                title = f"{reported.sentence(_STAGES.get(work, work))} at the hub"
+                done, total = reported.done_bytes, reported.total_bytes
+                # Other kinds count weights, texts or tokens: a share says the same for all.
+                stage.set_position(*((done, total) if has_bytes else _percent(done, total)), title)
     look(job)
     if job.state == "done":
         return job
@@ -77,6 +81,10 @@ def wait_for_job(
         raise JobFailed(f"{job.kind} job {job.id} was {job.state}")
     failure = error_of(job.error.code, job.error.message)
     raise JobFailed(f"{job.kind} job {job.id} failed: {job.error.message}") from failure
+
+
+def _percent(done: int, total: int) -> tuple[int, int | None]:
+    return (100 * done // total, 100) if total else (0, None)
 
 
 class _Waiting:

@@ -5,27 +5,28 @@ import functools
 import http.client
 import json
 import random
-import re
 import socket
 import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, BinaryIO, TypeVar
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, unquote, urlencode
 
 from deltahub.client.api.pace import PROGRESS_BYTES, Pace, PacedResponse
 from deltahub.client.api.sending import send_file
 from deltahub.client.api.wire import (
     SMALL_ANSWER,
+    VISIBLE,
     Answer,
+    Renamed,
     Reply,
+    address_of,
     is_broken_wire,
     is_reusable,
     raise_error,
     unreachable,
-    without_secrets,
 )
 from deltahub.client.errors import Busy, HubError, InvalidArgument
 
@@ -41,8 +42,6 @@ BUSY_PATIENCE_S = 3600.0
 _LONGEST_PAUSE_S = 60.0
 # Between two reports of the same wait.
 _REPORT_EVERY_S = 60.0
-# Characters that a header and the first line of a request may contain.
-_VISIBLE = re.compile("[!-~]*")
 _TRANSIENT_STATUS = frozenset({408, 429, 502, 503, 504})
 
 Query = Mapping[str, str | int | float | Sequence[str] | None]
@@ -67,30 +66,13 @@ class Transport:
     def __init__(
         self, url: str, token: str | None, *, patience_s: float = 30.0, user_agent: str = "deltahub"
     ) -> None:
-        shown = without_secrets(url)
-        try:
-            parts = urlsplit(url if "://" in url else f"http://{url}")
-            self._port = parts.port
-            host = (parts.hostname or "").encode("idna")
-        except ValueError as exc:
-            raise InvalidArgument(f"{shown!r} is not the address of a hub: {exc}") from exc
-        if not _VISIBLE.fullmatch(host.decode()) or not _VISIBLE.fullmatch(parts.path):
-            raise InvalidArgument(
-                f"{shown!r} is not the address of a hub: write blanks and letters beyond ASCII as"
-                " %XX"
-            )
-        if token and not _VISIBLE.fullmatch(token):
+        parts = address_of(url)
+        if token and not VISIBLE.fullmatch(token):
             # The message must not contain the token, because messages end up in logs.
             raise InvalidArgument("the token holds characters that no token has: copy it once more")
-        if parts.username is not None or parts.query:
-            raise InvalidArgument(
-                f"the address {shown} holds a user, a password or a query: give the token with"
-                " --token, DELTAHUB_TOKEN or `deltahub login`"
-            )
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise InvalidArgument(f"{shown!r} is not the address of a hub: use http://HOST:PORT")
         self.url = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
-        self._host = parts.hostname
+        self._host = parts.hostname or ""
+        self._port = parts.port
         self._prefix = parts.path.rstrip("/")
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
         self._token = token
@@ -213,9 +195,27 @@ class Transport:
     ) -> Iterator[Reply]:
         """A response. Not retried. HubError for a status from 300 on, OSError from the network.
 
+        A redirect to another path of the hub, of a repository that was renamed, is followed once.
         timeout_s: of the answer's headers, and of its body unless is_stream: then the body must
         only keep the pace.
         """
+        request = _Request(method, self._target(path, query), body, headers or {})
+        with contextlib.ExitStack() as stack:
+            try:
+                asked = self._open(request, send, timeout_s, is_stream=is_stream)
+                reply = stack.enter_context(asked)
+            except Renamed as renamed:
+                if send is not None:
+                    raise
+                request = replace(request, target=renamed.target)
+                asked = self._open(request, send, timeout_s, is_stream=is_stream)
+                reply = stack.enter_context(asked)
+            yield reply
+
+    @contextlib.contextmanager
+    def _open(
+        self, request: _Request, send: Send | None, timeout_s: float, *, is_stream: bool
+    ) -> Iterator[Reply]:
         connection = self._acquire()
         response: http.client.HTTPResponse | None = None
         is_sent = False
@@ -225,7 +225,6 @@ class Transport:
         )
         try:
             connection.sock.settimeout(timeout_s)
-            request = _Request(method, self._target(path, query), body, headers or {})
             try:
                 self._send(connection, request, send)
                 if send is not None:
@@ -239,7 +238,8 @@ class Transport:
             pace.expect(timeout_s)
             response = connection.getresponse()
             self._has_answered = True
-            reply = Reply(response, f"{method} {self.url}{path}")
+            below = request.target.removeprefix(self._prefix).partition("?")[0]
+            reply = Reply(response, f"{request.method} {self.url}{unquote(below)}")
             if not 200 <= response.status < 300:
                 raise_error(reply, self.url)
             if is_stream:

@@ -9,9 +9,10 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from deltahub.client.api.parsing import parse_json
-from deltahub.client.errors import BadResponse, HubUnreachable, error_of
+from deltahub.client.errors import BadResponse, HubUnreachable, InvalidArgument, error_of
 
 _T = TypeVar("_T")
 
@@ -19,9 +20,13 @@ _T = TypeVar("_T")
 # file or tensor of a revision.
 SMALL_ANSWER: Final = 16 << 20
 LARGE_ANSWER: Final = 256 << 20
+# Characters that a header and the first line of a request may contain.
+VISIBLE: Final = re.compile("[!-~]*")
 _MAX_ERROR: Final = 1 << 20
 _MAX_MESSAGE: Final = 4096
 _STEP: Final = 64 << 10
+# The path of a repository of the same hub; another host would begin with two slashes.
+_REPOSITORY: Final = re.compile(r"(?:/[\w.~%-]+)*/v1/repositories/[!-~]+")
 _CODE: Final = re.compile("[a-z0-9_]{1,64}")
 _NETWORK_ERRNO = frozenset(
     {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETRESET, errno.EADDRNOTAVAIL}
@@ -105,8 +110,43 @@ def body_ended_early() -> ConnectionResetError:
     return ConnectionResetError("the connection closed in the middle of the body")
 
 
+class Renamed(BadResponse):
+    """The hub sends to another of its own paths, because a repository was renamed."""
+
+    def __init__(self, message: str, target: str) -> None:
+        super().__init__(message, status=307)
+        self.target = target
+
+
+def address_of(url: str) -> SplitResult:
+    """The parts of a hub's address. InvalidArgument unless it is http(s)://HOST[:PORT][/PATH]."""
+    shown = without_secrets(url)
+    try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        _ = parts.port
+        host = (parts.hostname or "").encode("idna")
+    except ValueError as exc:
+        raise InvalidArgument(f"{shown!r} is not the address of a hub: {exc}") from exc
+    if not VISIBLE.fullmatch(host.decode()) or not VISIBLE.fullmatch(parts.path):
+        raise InvalidArgument(
+            f"{shown!r} is not the address of a hub: write blanks and letters beyond ASCII as %XX"
+        )
+    if parts.username is not None or parts.query:
+        raise InvalidArgument(
+            f"the address {shown} holds a user, a password or a query: give the token with"
+            " --token, DELTAHUB_TOKEN or `deltahub login`"
+        )
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise InvalidArgument(f"{shown!r} is not the address of a hub: use http://HOST:PORT")
+    return parts
+
+
 def raise_error(reply: Reply, url: str) -> None:
     """Raises the error for an answer whose status is not 200 to 299."""
+    target = reply.headers.get("Location", "")
+    if reply.status == 307 and _is_repository(target):
+        reply.read_all(_MAX_ERROR)
+        raise Renamed(f"{url} answers 307 and sends to {target.partition('?')[0]}", target)
     if not 400 <= reply.status < 600:
         # Not followed: a hub must not send the token, or what is pushed, to another place.
         target = without_secrets(reply.headers.get("Location", "somewhere else"))
@@ -123,6 +163,12 @@ def raise_error(reply: Reply, url: str) -> None:
     if seconds.isascii() and seconds.isdecimal() and len(seconds) < 6:
         error.retry_after_s = float(seconds)
     raise error
+
+
+def _is_repository(target: str) -> bool:
+    # A proxy takes `..` for the folder above, and may serve others than the hub there.
+    parts = unquote(target.partition("?")[0]).split("/")
+    return _REPOSITORY.fullmatch(target) is not None and {".", ".."}.isdisjoint(parts)
 
 
 def without_secrets(url: str) -> str:

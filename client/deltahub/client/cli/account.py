@@ -122,6 +122,32 @@ def create_token(label: str, scope: str, ttl_days: float | None, hub: Hub, outpu
     output.result({"label": label, "scope": scope, "token": secret}, secret)
 
 
+@token.command("s3")
+@hub_options
+def show_s3_keys(hub: Hub, output: Output) -> None:
+    """Print the keys with which S3 clients read what the token in use may read.
+
+    The lines set variables that S3 clients read: engines, boto3, s3fs. The keys end with the token:
+    make one of scope read for an engine.
+    """
+    keys = hub.s3_keys()
+    lines = [
+        f"AWS_ACCESS_KEY_ID={keys.access_key_id}",
+        f"AWS_SECRET_ACCESS_KEY={keys.secret_access_key}",
+        "AWS_DEFAULT_REGION=us-east-1",
+        # Of the streamer in vLLM and SGLang: it would put the bucket before the hub's host name.
+        "RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING=0",
+    ]
+    if keys.endpoint_url is not None:
+        lines.insert(0, f"AWS_ENDPOINT_URL={keys.endpoint_url}")
+    output.result(keys, *lines)
+    if keys.endpoint_url is None:
+        output.note(
+            "this hub has no address for S3 clients: its operator sets DELTAHUB_SERVER_S3_PORT or"
+            " DELTAHUB_SERVER_S3_URL"
+        )
+
+
 @token.command("revoke")
 @click.argument("token_id", metavar="ID", type=click.IntRange(min=0))
 @hub_options

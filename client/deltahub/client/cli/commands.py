@@ -19,6 +19,7 @@ _COMMANDS = {
     "search": ("deltahub.client.cli.browse:search", "Find models by what they are."),
     "lineage": ("deltahub.client.cli.browse:lineage", "Show what a model derives from."),
     "info": ("deltahub.client.cli.info:info", "Show how a revision is stored."),
+    "steps": ("deltahub.client.cli.steps:steps", "List, push, pull and export the steps of a run."),
     "log": ("deltahub.client.cli.history:log", "List the commits up to a revision."),
     "rm": ("deltahub.client.cli.browse:rm", "Delete files of a branch, or a whole repository."),
     "visibility": (
@@ -44,6 +45,11 @@ _COMMANDS = {
     ),
     "pissa": ("deltahub.client.cli.asking.adapters:pissa", "Prepare a base for PiSSA adapters."),
     "adapter": ("deltahub.client.cli.asking.adapters:adapter", "Convert adapters to plain LoRA."),
+    "base": ("deltahub.client.cli.asking.bases:base", "Upgrade a base with all its adapters."),
+    "export": (
+        "deltahub.client.cli.asking.exports:export",
+        "Compress a model's weights for running.",
+    ),
     "jobs": ("deltahub.client.cli.jobs:jobs", "List, watch, cancel and retry background jobs."),
     "login": ("deltahub.client.cli.account:login", "Store a hub's address and your token."),
     "whoami": ("deltahub.client.cli.account:whoami", "Show whose token this is."),
@@ -137,7 +143,8 @@ def _wrong_kernels() -> type[Exception] | tuple[()]:
 
 def _fail_with(exc: click.ClickException, *, is_json: bool) -> NoReturn:
     """Reports an error of click or of a service's command as the client reports its own."""
-    message = exc.format_message().rstrip(".")
+    # click lists choices on lines of their own.
+    message = " ".join(exc.format_message().split()).rstrip(".")
     if not isinstance(exc, click.UsageError):
         fail(str(getattr(exc, "code", "failed")), message, exc.exit_code, is_json=is_json)
     if exc.ctx is not None and not is_json:
@@ -164,10 +171,11 @@ def _load(path: str) -> click.Command:
 
 
 def _extra_message(name: str, exc: ModuleNotFoundError) -> str:
-    extra = _SERVICE[name][0]
+    from deltahub.codecs.errors import how_to_install
+
     return (
         f"`deltahub {name}` needs {exc.name}, which the base install does not bring: "
-        f'install deltahub[{extra}], in a checkout by pip install ".[{extra}]"'
+        f"{how_to_install(_SERVICE[name][0])}"
     )
 
 

@@ -230,7 +230,8 @@ def retention(
     last = "last commit" if rule.keep_last == 1 else f"last {rule.keep_last} commits"
     parts = [f"the {last} of each branch"]
     if rule.keep_every:
-        parts.append(f"every {_ordinal(rule.keep_every)} commit")
+        every = rule.keep_every
+        parts.append(f"every {_ordinal(every)} commit (of a run: steps that {every} divides)")
     if rule.older_than_s:
         parts.append(f"what is younger than {_age(rule.older_than_s)}")
     whose = "" if rule.of == target else f", by the rule of {rule.of}"

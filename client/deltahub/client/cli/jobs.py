@@ -95,5 +95,4 @@ def _done(job: Job) -> str:
     if job.state != "running" or job.progress is None:
         return ""
     progress = record(JobProgress, job.progress)
-    share = "" if progress.fraction is None else f"{progress.fraction:.0%} "
-    return f"{share}{progress.stage or ''}".strip()
+    return progress.sentence(progress.stage or "")

@@ -4,6 +4,7 @@ import contextlib
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,8 @@ CREATE INDEX tensors_by_id ON tensors(tensor);
 """
 # SQLite takes at most 32,766 values in one statement.
 _BATCH = 10_000
+# How long one process waits for another's lock.
+_PATIENCE_S = 60
 
 
 @dataclass(frozen=True)
@@ -211,10 +214,23 @@ def _open(path: Path) -> sqlite3.Connection:
         return _connect(path)
 
 
+def _use_wal(db: sqlite3.Connection) -> None:
+    """For the change to WAL SQLite does not wait until others have made it: it fails at once."""
+    ends = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as exc:
+            if exc.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > ends:
+                raise
+            time.sleep(0.01)
+
+
 def _connect(path: Path) -> sqlite3.Connection:
-    db = sqlite3.connect(path, timeout=60, isolation_level=None, check_same_thread=False)
+    db = sqlite3.connect(path, timeout=_PATIENCE_S, isolation_level=None, check_same_thread=False)
     try:
-        db.execute("PRAGMA journal_mode = WAL")
+        _use_wal(db)
         # A lost last transaction costs only a hash.
         db.execute("PRAGMA synchronous = NORMAL")
         db.execute("PRAGMA foreign_keys = ON")

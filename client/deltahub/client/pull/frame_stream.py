@@ -55,14 +55,14 @@ class FrameReader:
         """Writes one tensor's bytes. CodecError when the frames are damaged or another tensor's."""
         done = 0
         while done < slot.size:
-            view = self._read_view(reply)
+            view = read_view(reply, self._on_received)
             if view.header.start_byte != done:
                 raise CorruptFrame(f"the hub sent a frame from byte {view.header.start_byte}")
             done += self._read_frame(reply, view, slot)
 
     def read_frame(self, reply: Body, slot: Slot) -> int:
         """Writes the bytes of any one frame of a tensor; their number. CodecError."""
-        return self._read_frame(reply, self._read_view(reply), slot)
+        return self._read_frame(reply, read_view(reply, self._on_received), slot)
 
     def _read_frame(self, reply: Body, view: FrameView, slot: Slot) -> int:
         header = view.header
@@ -76,21 +76,6 @@ class FrameReader:
             self._read_blocks(reply, view, i, j, slot.start + header.start_byte)
             i = j
         return header.size_bytes
-
-    def _read_view(self, reply: Body) -> FrameView:
-        prefix = bytearray(_PEEK_BYTES)
-        reply.read_into(memoryview(prefix))
-        self._grow(reply, prefix, peek_header_length(prefix))
-        self._grow(reply, prefix, parse_header(prefix).prefix_length)
-        self._on_received(len(prefix))
-        return FrameView.parse(prefix)
-
-    @staticmethod
-    def _grow(reply: Body, prefix: bytearray, length: int) -> None:
-        begin = len(prefix)
-        prefix.extend(bytes(length - begin))
-        with memoryview(prefix) as view:
-            reply.read_into(view[begin:])
 
     def _read_blocks(self, reply: Body, view: FrameView, i: int, j: int, offset: int) -> None:
         begin, end = view.stored_span(i, j)
@@ -117,6 +102,23 @@ class FrameReader:
             base,
         )
         return base
+
+
+def read_view(reply: Body, on_received: Callable[[int], None]) -> FrameView:
+    """Reads a frame's header, prelude and block table."""
+    prefix = bytearray(_PEEK_BYTES)
+    reply.read_into(memoryview(prefix))
+    _grow(reply, prefix, peek_header_length(prefix))
+    _grow(reply, prefix, parse_header(prefix).prefix_length)
+    on_received(len(prefix))
+    return FrameView.parse(prefix)
+
+
+def _grow(reply: Body, prefix: bytearray, length: int) -> None:
+    begin = len(prefix)
+    prefix.extend(bytes(length - begin))
+    with memoryview(prefix) as view:
+        reply.read_into(view[begin:])
 
 
 def _group_end(view: FrameView, i: int) -> int:

@@ -5,26 +5,34 @@ from collections.abc import Collection, Iterable
 from deltahub.client.api.endpoints import Api
 from deltahub.client.api.recipes import read_recipe
 from deltahub.client.errors import NotReady
-from deltahub.client.local.tensor_sources import Sources
+from deltahub.client.local.tensor_sources import MissingTensor, Sources
 from deltahub.client.names import path_problem
 from deltahub.client.records import Revision
 from deltahub.codecs.dtypes import DType
 from deltahub.codecs.frames.base_choice import BaseTensor, TensorInfo, align
+from deltahub.codecs.frames.base_plan import ReadBase
+from deltahub.codecs.frames.layouts.search import LayoutSearch
 
 # Wrappers put a model's tensors under another first name: model., transformer., base_model.
 _MIN_SUFFIX = 2
 
 
 class BaseSet:
-    """The tensors of one base, by name."""
+    """The tensors of one base, by name.
 
-    def __init__(self, tensors: Iterable[BaseTensor]) -> None:
+    layouts: finds those that a tensor of another layout consists of.
+    """
+
+    def __init__(self, tensors: Iterable[BaseTensor], read: ReadBase) -> None:
+        """read: reads local tensors; MissingTensor means that one is no base."""
         self._by_name: dict[str, BaseTensor] = {}
         self._by_suffix: dict[str, list[BaseTensor]] = {}
         for tensor in tensors:
             self._by_name.setdefault(tensor.name, tensor)
             for suffix in _suffixes(tensor.name):
                 self._by_suffix.setdefault(suffix, []).append(tensor)
+        self._read = read
+        self.layouts = LayoutSearch(self._by_name.values(), read, unreadable=(MissingTensor,))
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -38,7 +46,8 @@ class BaseSet:
 
     def only(self, known: Collection[str]) -> "BaseSet":
         """The tensors among these ids."""
-        return BaseSet(each for each in self._by_name.values() if each.hash.hex() in known)
+        usable = (each for each in self._by_name.values() if each.hash.hex() in known)
+        return BaseSet(usable, self._read)
 
     def match(self, info: TensorInfo) -> BaseTensor | None:
         """The base tensor to try for a tensor of the pushed file, None if nothing can be aligned.
@@ -82,7 +91,7 @@ def load_base(api: Api, sources: Sources, name: str, revision: Revision) -> Base
         for ref in refs:
             if ref.tensor in sources and sources.size_of(ref.tensor) == ref.size:
                 usable.append(BaseTensor(ref.name or "", ref.dtype, ref.shape, ref.tensor))
-    return BaseSet(usable)
+    return BaseSet(usable, sources.read)
 
 
 def _suffixes(name: str) -> list[str]:

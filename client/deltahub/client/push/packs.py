@@ -19,11 +19,11 @@ from deltahub.client.errors import (
     UploadNotFound,
 )
 from deltahub.client.local.paths import cache_folder, disk_full
-from deltahub.client.local.tensor_sources import Sources
-from deltahub.client.push.encode import Choice, EncodedFrame, encode_all
+from deltahub.client.push.encode import BasesToRead, Choice, EncodedFrame, encode_all
 from deltahub.client.push.upload import Uploader
 from deltahub.codecs.errors import CorruptPack, UnsupportedVersion
 from deltahub.codecs.frames.pack import MAX_PACK, PackWriter, read_index
+from deltahub.codecs.protocol import Effort
 
 # Errors with which the hub refuses a pack; it may still accept the whole file.
 Refusal = (InvalidRequest, LimitExceeded, DeltaCycle, NotFound)
@@ -40,8 +40,16 @@ class PackSender:
     later process sends the packs that it finds, and encodes no tensor twice.
     """
 
-    def __init__(self, api: Api, uploader: Uploader, name: str, folder: Path) -> None:
+    def __init__(
+        self,
+        api: Api,
+        uploader: Uploader,
+        name: str,
+        folder: Path,
+        effort: Effort = Effort.DEFAULT,
+    ) -> None:
         self._api = api
+        self._effort = effort
         self._uploader = uploader
         self._name = name
         self._folder = folder
@@ -75,14 +83,14 @@ class PackSender:
                 self._send(path, path.stem, tensors, size, on_done)
 
     def send(
-        self, choices: Sequence[Choice], sources: Sources, on_done: Callable[[int], None]
+        self, choices: Sequence[Choice], sources: BasesToRead, on_done: Callable[[int], None]
     ) -> None:
         """Encodes and sends the tensors. The next pack is encoded while one is sent.
 
         on_done: called with each tensor's decoded bytes once, as its pack is sent.
         """
         with (
-            contextlib.closing(encode_all(choices, sources)) as frames,
+            contextlib.closing(encode_all(choices, sources, self._effort)) as frames,
             ThreadPoolExecutor(1) as sender,
         ):
             pending_send: Future[None] | None = None

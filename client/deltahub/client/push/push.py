@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 from deltahub.client.api.endpoints import Api
@@ -19,11 +20,12 @@ from deltahub.client.local.folder import LocalFile
 from deltahub.client.local.hashing import plan_of, sha256_of, tensors_of
 from deltahub.client.local.index import LocalIndex
 from deltahub.client.names import branch_name, file_path
-from deltahub.client.progress import Progress, Silent, count_of
+from deltahub.client.progress import Progress, Silent, count_of, human_size
 from deltahub.client.push.encode import LocalTensor
 from deltahub.client.push.plan import SMALL_FILE, HashedFile
 from deltahub.client.push.send import NO_BASE, FileSender, PushOptions, parse_base
 from deltahub.client.records import CommitResult, PushResult, Repository, Revision, WhoAmI
+from deltahub.codecs.files.lfs_pointer import MAX_POINTER_BYTES, pointed_size
 
 _COMMIT_TRIES = 5
 
@@ -55,8 +57,10 @@ class Push:
             file_path(file.path)
         self._check_base()
         exists = self._exists(files)
+        options = self._options
         if exists:
             self._refuse_tag()
+        self._warn_of_pointers(files)
         base = self._find_base()  # after what is refused, because it may warn
         hashed = self._hash(files)
         if not exists:
@@ -86,6 +90,24 @@ class Push:
             base=None if options.base == NO_BASE else options.base,
             base_state=_base_state(options, base),
         )
+
+    def _warn_of_pointers(self, files: Sequence[LocalFile]) -> None:
+        """Warn of Git LFS pointers, which a clone without git-lfs has in place of its weights."""
+        pointers = []
+        for file in files:
+            if 0 < file.size <= MAX_POINTER_BYTES:
+                with file.source.open("rb") as source:
+                    size = pointed_size(source.read(MAX_POINTER_BYTES + 1))
+                if size is not None:
+                    pointers.append((file.path, size))
+        if pointers:
+            path, size = pointers[0]
+            others = f" and {len(pointers) - 1} more files" if len(pointers) > 1 else ""
+            self._progress.note(
+                f"warning: {path}{others}: a Git LFS pointer, not the file of {human_size(size)}"
+                " that it stands for: nothing can load what is pushed now. Run `git lfs pull` in"
+                " the folder and push again"
+            )
 
     def _check_base(self) -> None:
         """InvalidArgument if the declared base is no name, or the model itself."""
@@ -152,7 +174,12 @@ class Push:
             self._create()  # raises the hub's own reason
             return True
         self._check_visibility(found)
-        self._api.require_write(self._options.name)
+        if found.name != self._options.name:
+            self._progress.note(f"{self._options.name} is called {found.name} on the hub")
+            self._options = replace(self._options, name=found.name)
+            self._sender.close()
+            self._sender = FileSender(self._api, self._index, self._progress, self._options)
+        self._api.require_write(found.name)
         return True
 
     def _create(self, push_bytes: int = 0) -> None:
@@ -243,7 +270,9 @@ class Push:
         """
         options = self._options
         for attempt in range(1, _COMMIT_TRIES + 1):
-            operations = _operations(files, head, is_mirror=options.mirror)
+            # The hub compares all files of a step with those of an earlier push of it.
+            since = head if options.step is None else None
+            operations = _operations(files, since, is_mirror=options.mirror)
             added = tuple(each["path"] for each in operations if each["op"] == "add")
             deleted = tuple(each["path"] for each in operations if each["op"] == "delete")
             wanted = None if options.base == NO_BASE else options.base
@@ -256,12 +285,13 @@ class Push:
                     options.name,
                     ref=options.revision,
                     message=options.message or _title(len(added), len(deleted)),
-                    parent=head.commit if head else None,
+                    parent=head.commit if head and options.step is None else None,
                     base=options.base,
                     operations=operations,
+                    step=options.step,
                 )
             except RefMoved:
-                if options.mirror or attempt == _COMMIT_TRIES:
+                if options.mirror or options.step is not None or attempt == _COMMIT_TRIES:
                     raise
                 head = self._head()
                 continue

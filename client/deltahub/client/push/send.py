@@ -29,7 +29,8 @@ NO_BASE = "none"
 class PushOptions:
     """The options of a push. base: `namespace/name[@revision]`, or NO_BASE to declare none.
 
-    parent: the (repository, revision) that find_parent found; a hint, not declared.
+    parent: the (repository, revision) that find_parent found; a hint, not declared. step: (its
+    number, the step that it follows), to make the commit a step of a run.
     """
 
     name: str
@@ -40,6 +41,7 @@ class PushOptions:
     wait: bool = True
     private: bool | None = None
     parent: tuple[str, str] | None = None
+    step: tuple[int, int | None] | None = None
 
 
 class FileSender:

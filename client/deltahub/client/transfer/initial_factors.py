@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from deltahub.client.errors import InvalidArgument
+from deltahub.codecs.errors import how_to_install
 
 _WEIGHTS: Final = "adapter_model.safetensors"
 _FACTORS: Final = (".lora_A.weight", ".lora_B.weight")
@@ -36,7 +37,7 @@ def initial_factors_callback(adapter: str = "default") -> Any:
     try:
         from transformers import TrainerCallback
     except ImportError as exc:
-        raise InvalidArgument("this needs transformers: pip install 'deltahub[demo]'") from exc
+        raise InvalidArgument(f"this needs {exc.name}: {how_to_install('demo')}") from exc
 
     # Inherits from a class of an optional package.
     class InitialFactors(TrainerCallback):
@@ -64,7 +65,7 @@ def _keep(model: Any, adapter: str) -> Callable[[], None]:
         from safetensors.torch import save_file
     except ImportError as exc:
         raise InvalidArgument(
-            f"keeping factors needs {exc.name}: pip install 'deltahub[demo]'"
+            f"keeping factors needs {exc.name}: {how_to_install('demo')}"
         ) from exc
     config = getattr(model, "peft_config", {}).get(adapter)
     if config is None or not hasattr(config, "init_lora_weights"):

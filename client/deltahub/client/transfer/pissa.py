@@ -14,6 +14,7 @@ from deltahub.client.errors import InvalidArgument
 from deltahub.client.hub import Hub
 from deltahub.client.names import named_revision
 from deltahub.client.progress import Progress
+from deltahub.codecs.errors import how_to_install
 
 if TYPE_CHECKING:
     import torch
@@ -55,9 +56,7 @@ def pissa_model(
         import torch  # noqa: F401
         import transformers
     except ImportError as exc:
-        raise InvalidArgument(
-            f"pissa_model needs {exc.name}: pip install 'deltahub[demo]'"
-        ) from exc
+        raise InvalidArgument(f"pissa_model needs {exc.name}: {how_to_install('demo')}") from exc
     if kit is None:
         job = hub.pissa_init(base, **options).wait(progress=progress)
         made = job.result or {}

@@ -24,6 +24,8 @@ from deltahub.codecs.ids import ZERO_ID
 
 # Below this size the header and tables of a delta outweigh what it can save.
 MIN_DELTA_BYTES: Final = 1024
+# A base of the same name whose delta is below this share of the standalone size ends the search.
+GOOD_ENOUGH: Final = 0.75
 # A delta makes the tensor depend on its base, so it must save this share of the standalone size.
 MUST_SAVE: Final = 0.03
 # Candidates come most trusted first, so the delta of a later one must be smaller by this share.
@@ -73,43 +75,22 @@ def align(info: TensorInfo, base: BaseTensor) -> BasePlan | None:
     """
     if not _has_equal_rows(info, base):
         return None
-    return _plan(info, [(base, 0, min(info.count, base.count))])
-
-
-def fuse(info: TensorInfo, parts: Sequence[BaseTensor]) -> BasePlan | None:
-    """A plan of several tensors, stacked by rows, as one base (q, k and v for a fused qkv).
-
-    None unless their rows are as long as the tensor's, and their number adds up to the tensor's.
-    """
-    if not info.shape or not all(_has_equal_rows(info, part) for part in parts):
-        return None
-    if sum(part.shape[0] for part in parts) != info.shape[0]:
-        return None
-    return _plan(info, [(part, 0, part.count) for part in parts])
-
-
-def slice_rows(info: TensorInfo, whole: BaseTensor, first_row: int) -> BasePlan | None:
-    """A plan of a larger tensor's rows, from first_row on, as the base (q from a fused qkv).
-
-    None unless the rows are equally long, and the larger tensor has enough of them.
-    """
-    if not info.shape or not _has_equal_rows(info, whole):
-        return None
-    if first_row + info.shape[0] > whole.shape[0]:
-        return None
-    return _plan(info, [(whole, first_row * prod(info.shape[1:]), info.count)])
+    return join(info, [(base, 0, min(info.count, base.count))])
 
 
 def _has_equal_rows(info: TensorInfo, base: TensorInfo) -> bool:
     return len(info.shape) == len(base.shape) and info.shape[1:] == base.shape[1:]
 
 
-_Range: TypeAlias = tuple[BaseTensor, int, int]
+Range: TypeAlias = tuple[BaseTensor, int, int]
 """(base, first element, elements)"""
 
 
-def _plan(info: TensorInfo, ranges: Sequence[_Range]) -> BasePlan | None:
-    """These ranges back to back, then zeros; None if a range is empty or cannot be cast."""
+def join(info: TensorInfo, ranges: Sequence[Range]) -> BasePlan | None:
+    """A plan of these ranges back to back, then zeros: q, k and v for a fused qkv, for example.
+
+    None if a range is empty or cannot be cast, or if the ranges exceed the tensor.
+    """
     dtype = coded_as(info.dtype)
     if dtype is None:
         return None
@@ -123,6 +104,8 @@ def _plan(info: TensorInfo, ranges: Sequence[_Range]) -> BasePlan | None:
         segments.append(BaseSegment(base.hash, base_dtype, start, count))
     is_cast = any(segment.dtype != dtype for segment in segments)
     missing = info.count - sum(segment.count for segment in segments)
+    if missing < 0:
+        return None
     if missing:
         segments.append(BaseSegment(ZERO_ID, dtype, 0, missing))
     return BasePlan(tuple(segments), is_cast)

@@ -1,12 +1,18 @@
-"""The plan of a frame's base: ranges of other tensors, back to back, cast where types differ."""
+"""The plan of a frame's base: ranges of other tensors, back to back, cast where types differ.
 
+A plan may have a view: then the base is the transposes of these matrices, or their scaled cast.
+"""
+
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Final
 
 from deltahub.codecs.casts import CASTABLE, cast
 from deltahub.codecs.dtypes import DType
 from deltahub.codecs.errors import InvalidInput
+from deltahub.codecs.frames.views import Transposed, View
 from deltahub.codecs.ids import ID_BYTES, ZERO_ID
 
 MAX_SEGMENTS: Final = 4096
@@ -38,11 +44,20 @@ class BasePlan:
     """Segments of each input in turn; those of one input sum to the frame's count.
 
     is_cast: a segment's dtype is not the frame's. n_inputs: most codecs have one, the base.
+    view: if there is one, the segments are its source, and it makes the base of them.
     """
 
     segments: tuple[BaseSegment, ...]
     is_cast: bool
     n_inputs: int = 1
+    view: View | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the base is one range of one tensor, as it is stored."""
+        if len(self.segments) > 1 or self.is_cast or self.view is not None:
+            return False
+        return self.segments[0].tensor != ZERO_ID
 
     def base_ids(self) -> tuple[bytes, ...]:
         """The distinct tensors that must be read, in order of first use."""
@@ -61,9 +76,15 @@ class BasePlan:
             total += segment.count
             n_ends += total % count == 0
             is_cast |= segment.dtype is not dtype
-        if total != self.n_inputs * count:
+        if self.view is not None:
+            fault = self.view.fault(total, count, dtype)
+            if fault is None and self.n_inputs > 1:
+                fault = "a view of several inputs"
+            if fault is not None:
+                return fault
+        elif total != self.n_inputs * count:
             return f"base segments hold {total} elements, the frame {count}"
-        if n_ends != self.n_inputs:
+        elif n_ends != self.n_inputs:
             return "a base segment reaches into the next input"
         if self.is_cast != is_cast:
             return "the cast rule does not match the segments' element types"
@@ -80,6 +101,11 @@ class BasePlan:
             return "a base segment ends beyond the largest tensor"
         if segment.tensor == ZERO_ID and (segment.start != 0 or segment.dtype != dtype):
             return "a segment of zeros has a start or another element type"
+        if self.view is not None:
+            fault = self.view.segment_fault(segment.dtype, segment.tensor == ZERO_ID)
+            if fault is not None:
+                return fault
+            dtype = self.view.source_dtype(dtype)
         if segment.dtype != dtype and not {segment.dtype, dtype} <= CASTABLE:
             return f"{segment.dtype.name} is not cast to {dtype.name}"
         return None
@@ -99,6 +125,10 @@ def slice_plan(plan: BasePlan, dtype: DType, start: int, count: int) -> BasePlan
 
     plan: of one input. dtype: the coding dtype of the tensor that has the base.
     """
+    if plan.view is not None:
+        first, n, view = plan.view.part(start, count)
+        source = slice_plan(replace(plan, view=None), dtype, first, n)
+        return replace(source, view=view)
     segments: list[BaseSegment] = []
     begin = 0
     for segment in plan.segments:
@@ -116,11 +146,14 @@ def assemble(
     """Fill `out` with the inputs of elements [start, start + count) of a frame, in `dtype`.
 
     out: count * dtype.itemsize contiguous writable bytes for each input, one after the other.
-    Reads fill `out` directly, except that segments to be cast are read in chunks of at most 4 MiB.
+    Reads fill `out` directly, except that segments to be cast are read in chunks of at most 4 MiB,
+    and a view's matrices, too.
     InvalidInput if sizes do not match.
     """
     target = out.cast("B")
     total = sum(segment.count for segment in plan.segments) // plan.n_inputs
+    if isinstance(plan.view, Transposed):
+        total -= plan.view.first
     if start < 0 or count < 0 or start + count > total:
         raise InvalidInput(f"elements {start} to {start + count} of a plan for {total}")
     size = count * dtype.itemsize
@@ -128,28 +161,41 @@ def assemble(
         raise InvalidInput(
             f"{len(target)} bytes for {plan.n_inputs} x {count} elements of {dtype.name}"
         )
+    ends = list(accumulate(segment.count for segment in plan.segments))
+    if plan.view is not None:
+        source = plan.view.source_dtype(dtype)
+
+        def read_source(first: int, into: memoryview) -> None:
+            n = len(into) // source.itemsize
+            _assemble(plan.segments, ends, source, first, n, read, into)
+
+        plan.view.read(dtype, start, read_source, target)
+        return
     for number in range(plan.n_inputs):
         part = target[number * size : (number + 1) * size]
-        _assemble(plan.segments, dtype, number * total + start, count, read, part)
+        _assemble(plan.segments, ends, dtype, number * total + start, count, read, part)
 
 
 def _assemble(
     segments: tuple[BaseSegment, ...],
+    ends: Sequence[int],
     dtype: DType,
     start: int,
     count: int,
     read: ReadBase,
     target: memoryview,
 ) -> None:
-    """The same for elements of all segments back to back."""
-    segment_begin = 0
-    for segment in segments:
-        segment_end = segment_begin + segment.count
-        begin, end = max(start, segment_begin), min(start + count, segment_end)
-        if begin < end:
-            part = target[(begin - start) * dtype.itemsize : (end - start) * dtype.itemsize]
-            _fill(segment, segment.start + begin - segment_begin, dtype, read, part)
-        segment_begin = segment_end
+    """The same for elements of all segments back to back. ends: where each segment ends."""
+    # A view reads a few elements at a time: to pass over all segments would take longer.
+    number, done = bisect_right(ends, start), 0
+    while done < count:
+        segment, end = segments[number], ends[number]
+        n = min(start + count, end) - start - done
+        first = segment.start + segment.count - (end - start - done)
+        part = target[done * dtype.itemsize : (done + n) * dtype.itemsize]
+        _fill(segment, first, dtype, read, part)
+        done += n
+        number += 1
 
 
 def _fill(segment: BaseSegment, first: int, dtype: DType, read: ReadBase, out: memoryview) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import starmap
 from math import prod
+from typing import Final
 
 import xxhash
 
@@ -15,20 +16,22 @@ from deltahub.codecs.frames.base_plan import MAX_TENSOR_BYTES, BasePlan
 from deltahub.codecs.frames.choose_codec import Sample
 from deltahub.codecs.frames.header import (
     CHECKSUM,
-    FIXED,
     MAX_FRAME,
     MAX_PRELUDE,
-    SEGMENT,
     TABLE_ROW,
     FrameHeader,
     check_header,
     choose_geometry,
+    header_length,
     raw_frame_length,
 )
 from deltahub.codecs.ids import ID_BYTES
 from deltahub.codecs.protocol import BlockMode, Buffer, Codec, Effort, EncodedBody, Geometry
 from deltahub.codecs.registry import get_codec
 from deltahub.codecs.words import WORD_KINDS
+
+# Stacked matrices have at least so many columns.
+_MATRIX_COLUMNS: Final = 64
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -67,9 +70,15 @@ def shape_to_rows(shape: Sequence[int]) -> tuple[int, int]:
 
 
 def tensor_spec(tensor: bytes, dtype_name: str, shape: Sequence[int]) -> TensorSpec:
-    """The spec of a tensor of any safetensors dtype; a dtype that is no DType becomes U8 bytes."""
+    """The spec of a tensor of any safetensors dtype; a dtype that is no DType becomes U8 bytes.
+
+    Stacked matrices, such as experts, are coded as one matrix with all of their rows. What has a
+    short last dimension (a kernel of a convolution) is coded by shape_to_rows.
+    """
     dtype = coding_dtype(dtype_name)
     rows, columns = shape_to_rows(shape)
+    if len(shape) > 2 and shape[-1] >= _MATRIX_COLUMNS:
+        rows, columns = prod(shape[:-1]), shape[-1]
     if dtype.name == dtype_name:
         return TensorSpec(tensor, dtype, rows, columns)
     size_bytes, rest = divmod(rows * columns * HEADER_BITS[dtype_name], 8)
@@ -215,7 +224,6 @@ def _header(
     body_length: int = 0,
     version: int | None = None,
 ) -> FrameHeader:
-    n_segments = len(plan.segments) if plan is not None else 0
     return FrameHeader(
         codec=coder.codec_id,
         codec_version=coder.version if version is None else version,
@@ -231,7 +239,7 @@ def _header(
         n_blocks=geometry.n_blocks,
         base=plan,
         effort=effort,
-        header_length=FIXED.size + n_segments * SEGMENT.size + CHECKSUM.size,
+        header_length=header_length(plan),
         prelude_length=prelude_length,
         body_length=body_length,
     )
@@ -266,9 +274,7 @@ def _encode(
 ) -> bytes:
     """The frame of one codec, or a raw frame where that is smaller. Arguments must be checked."""
     geometry = choose_geometry(coder, spec.dtype, part.rows, part.columns)
-    n_segments = len(plan.segments) if plan is not None else 0
-    header_length = FIXED.size + n_segments * SEGMENT.size + CHECKSUM.size
-    prefix_length = header_length + geometry.n_blocks * TABLE_ROW.size + CHECKSUM.size
+    prefix_length = header_length(plan) + geometry.n_blocks * TABLE_ROW.size + CHECKSUM.size
     body = coder.encode(geometry, source, base, effort, max(threads, 1), prefix_length)
     sizes = len(body.prelude), body.blocks.size_bytes
     header = _header(spec, part, coder, geometry, plan, body.effort, *sizes, body.version)

@@ -5,7 +5,7 @@ other fields, and is checked before memory is allocated for it.
 """
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import xxhash
@@ -13,14 +13,22 @@ import xxhash
 from deltahub.codecs.dtypes import DType
 from deltahub.codecs.errors import CorruptFrame, InvalidInput, UnsupportedVersion
 from deltahub.codecs.frames.base_plan import MAX_SEGMENTS, MAX_TENSOR_BYTES, BasePlan, BaseSegment
+from deltahub.codecs.frames.views.packed import (
+    MAX_VIEW,
+    MIN_VIEW,
+    pack_view,
+    packed_size,
+    parse_view,
+)
 from deltahub.codecs.ids import ID_BYTES
 from deltahub.codecs.protocol import Buffer, Codec, Geometry
 from deltahub.codecs.registry import BY_ID, codec_for
 
 MAGIC: Final = b"DHFR"
-FRAME_VERSION: Final = 2
-# The version of frames with at most one input, which is all that it differs in.
+FRAME_VERSION: Final = 3
+# Frames without further inputs have version 1, those with them version 2; version 3 has a view.
 _FIRST_VERSION: Final = 1
+_INPUTS_VERSION: Final = 2
 MAX_INPUTS: Final = 4
 MAX_FRAME: Final = 64 << 20  # decoded bytes
 MAX_BLOCK: Final = 16 << 20  # decoded bytes
@@ -33,7 +41,7 @@ _UNUSED: Final = struct.Struct("<113x7s")  # the padding bytes of FIXED
 SEGMENT: Final = struct.Struct("<32sB7xQQ")
 CHECKSUM: Final = struct.Struct("<Q")
 TABLE_ROW: Final = struct.Struct("<IB3xQ")
-MAX_HEADER: Final = FIXED.size + MAX_SEGMENTS * SEGMENT.size + CHECKSUM.size
+MAX_HEADER: Final = FIXED.size + MAX_SEGMENTS * SEGMENT.size + MAX_VIEW + CHECKSUM.size
 
 
 # Not frozen, because one is made for each frame: a frozen dataclass takes three times as long.
@@ -101,10 +109,12 @@ class FrameHeader:
         """The header's bytes without its checksum."""
         segments = self.base.segments if self.base is not None else ()
         n_further = self.base.n_inputs - 1 if self.base is not None else 0
+        view = self.base.view if self.base is not None else None
+        version = _FIRST_VERSION if n_further == 0 else _INPUTS_VERSION
         parts = [
             FIXED.pack(
                 MAGIC,
-                _FIRST_VERSION if n_further == 0 else FRAME_VERSION,
+                version if view is None else FRAME_VERSION,
                 BY_ID[self.codec].number,
                 self.codec_version,
                 self.dtype.code,
@@ -127,7 +137,16 @@ class FrameHeader:
             )
         ]
         parts += [SEGMENT.pack(s.tensor, s.dtype.code, s.start, s.count) for s in segments]
+        if view is not None:
+            parts.append(pack_view(view))
         return b"".join(parts)
+
+
+def header_length(plan: BasePlan | None) -> int:
+    """Bytes of the header of a frame with this plan."""
+    n_segments = 0 if plan is None else len(plan.segments)
+    length = FIXED.size + n_segments * SEGMENT.size + CHECKSUM.size
+    return length if plan is None or plan.view is None else length + packed_size(plan.view)
 
 
 _TENSOR: Final = slice(64, 96)  # the tensor's id in FIXED
@@ -194,7 +213,10 @@ def peek_header_length(first16: Buffer) -> int:
             f"frame version {version}; this release reads up to {FRAME_VERSION}"
         )
     segments, rest = divmod(length - FIXED.size - CHECKSUM.size, SEGMENT.size)
-    if rest != 0 or not 0 <= segments <= MAX_SEGMENTS:
+    is_possible = rest == 0 and 0 <= segments <= MAX_SEGMENTS
+    if version == FRAME_VERSION:
+        is_possible = FIXED.size + MIN_VIEW + CHECKSUM.size <= length <= MAX_HEADER
+    if not is_possible:
         raise CorruptFrame(f"no frame header is {length} bytes long")
     return int(length)
 
@@ -215,14 +237,21 @@ def parse_header(buffer: Buffer) -> FrameHeader:
         rows, columns, start, count, tensor_count, tensor, rows_per_block, parts, n_blocks,
         is_cast, n_further, n_segments, effort,
     ) = FIXED.unpack_from(view)  # fmt: skip
-    if length != FIXED.size + n_segments * SEGMENT.size + CHECKSUM.size or is_cast > 1:
+    has_view = frame_version == FRAME_VERSION
+    end = FIXED.size + n_segments * SEGMENT.size
+    if (checked < end if has_view else checked != end) or is_cast > 1:
         raise CorruptFrame("the frame header's segments do not match its length")
-    if n_further >= MAX_INPUTS or (n_further and frame_version == _FIRST_VERSION):
+    if n_further >= MAX_INPUTS or (n_further and frame_version != _INPUTS_VERSION):
         raise CorruptFrame(f"a frame of version {frame_version} with {n_further} further inputs")
-    if n_further == 0 and frame_version > _FIRST_VERSION:
+    if n_further == 0 and frame_version == _INPUTS_VERSION:
         raise UnsupportedVersion(f"frame version {frame_version} without a second input")
     dtype = DType.from_code(dtype_code)
-    segments = [*SEGMENT.iter_unpack(view[FIXED.size : checked])]
+    segments = [*SEGMENT.iter_unpack(view[FIXED.size : end])]
+    plan = _parse_plan(segments, bool(is_cast), n_further + 1)
+    if has_view:
+        if plan is None:
+            raise CorruptFrame("a frame without a base has a view")
+        plan = replace(plan, view=parse_view(view[end:checked]))
     header = FrameHeader(
         codec_for(number, version).codec_id,
         version,
@@ -236,7 +265,7 @@ def parse_header(buffer: Buffer) -> FrameHeader:
         rows_per_block,
         parts,
         n_blocks,
-        _parse_plan(segments, bool(is_cast), n_further + 1),
+        plan,
         effort,
         length,
         prelude_length,
@@ -244,7 +273,7 @@ def parse_header(buffer: Buffer) -> FrameHeader:
     )
     check_header(header)
     repacked = b"".join([SEGMENT.pack(*segment) for segment in segments])
-    if _UNUSED.unpack_from(view) != (bytes(7),) or repacked != view[FIXED.size : checked]:
+    if _UNUSED.unpack_from(view) != (bytes(7),) or repacked != view[FIXED.size : end]:
         raise CorruptFrame("unused bytes of the frame header are not zero")
     return header
 

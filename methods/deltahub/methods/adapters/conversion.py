@@ -23,13 +23,21 @@ REPORT_FILE: Final = "conversion.json"
 
 
 class ConversionReport(BaseModel):
-    """conversion.json, beside a converted adapter."""
+    """conversion.json, beside a converted adapter. A newer hub may tell more."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="ignore", frozen=True)
 
     version: int = 1
     adapter: str = Field(description="What was converted, as namespace/name@commit.")
+    adapter_sha256: str | None = Field(
+        default=None, description="SHA-256 of its adapter_model.safetensors, as it was pushed."
+    )
     base: str = Field(description="The base, as namespace/name@commit.")
+    base_digest: str | None = Field(
+        default=None,
+        description="SHA-256 over the names and contents of the base's tensors, as the adapter's"
+        " report has it.",
+    )
     init: str = Field(description="The adapter's init_lora_weights.")
     source: str = Field(description="Where its initial factors come from.")
     rank: int

@@ -8,8 +8,9 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict, Field
 
 from deltahub.methods.adapters.lora import CONFIG_FILE, WEIGHTS_FILE
-from deltahub.methods.adapters.targets import Shapes, matrices_of
-from deltahub.methods.kinds.pissa_init import PissaInitArguments
+from deltahub.methods.kinds.bases.pissa_init import PissaInitArguments
+from deltahub.methods.kinds.kind import Shapes
+from deltahub.methods.kinds.weights.targets import matrices_of
 from deltahub.methods.sizes import human_size
 
 # The folder of the factors, as PEFT's conversion calls it.

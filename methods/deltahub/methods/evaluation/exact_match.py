@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from deltahub.codecs.errors import how_to_install
 from deltahub.methods.errors import CannotMerge
 from deltahub.methods.kinds.merge import Example
 
@@ -28,7 +29,8 @@ def require_packages() -> None:
         import transformers  # noqa: F401
     except ImportError as exc:
         raise CannotMerge(
-            f"to run models the worker needs {exc.name}: install deltahub[compute] there"
+            f"to run models the worker needs {exc.name}: on its machine,"
+            f" {how_to_install('compute')}"
         ) from exc
 
 
@@ -66,8 +68,8 @@ def device_of(name: str) -> str:
         not torch.cuda.is_available() or int(number) >= torch.cuda.device_count()
     ):
         raise CannotMerge(
-            f"there is no device {name} here: install deltahub[gpu] and a torch for CUDA on a"
-            " machine with a GPU, or choose cpu"
+            f"there is no device {name} here: choose cpu, or take a machine with a GPU, install a"
+            f" torch for CUDA, and {how_to_install('gpu')}"
         )
     return name
 

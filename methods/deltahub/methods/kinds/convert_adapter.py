@@ -1,11 +1,16 @@
 """The arguments of the job `convert_adapter`."""
 
-from typing import ClassVar, Self
+from collections.abc import Sequence
+from typing import ClassVar, Final, Self
 
 from pydantic import Field, model_validator
 
-from deltahub.methods.kinds.kind import JobArguments, RevisionName
-from deltahub.methods.kinds.pissa_init import FactorDtype
+from deltahub.methods.errors import CannotAdapt
+from deltahub.methods.kinds.bases.pissa_init import FactorDtype
+from deltahub.methods.kinds.kind import JobArguments, KnownModel, RevisionName
+
+# Rules of a report by which an adapter is converted only with the factors that it started from.
+_NEED_FACTORS: Final = ("from_base", "needs_init")
 
 
 class ConvertAdapterArguments(JobArguments):
@@ -47,3 +52,40 @@ class ConvertAdapterArguments(JobArguments):
 
     def inputs(self) -> tuple[str, ...]:
         return tuple(each for each in (self.adapter, self.base, self.init) if each is not None)
+
+    def check(self, models: Sequence[KnownModel]) -> None:
+        adapter = models[0]
+        adapter.require_head()
+        if not adapter.is_adapter:
+            raise CannotAdapt(
+                f"{adapter.title} has no adapter_config.json: push an adapter as PEFT saves it"
+            )
+        base = models[1] if self.base is not None else adapter.require_base()
+        adapter.refuse_hidden_base(base)
+        report = adapter.report
+        if report is None:
+            return
+        if self.init is None and report["rule"] == "plain" and not adapter.has_initial_factors():
+            if report["state"] == "quarantined":
+                raise CannotAdapt(f"{adapter.title}: {report['why']}. {report['way_out']}")
+            raise CannotAdapt(
+                f"{adapter.title} is a plain LoRA already: init_lora_weights is {report['init']},"
+                " which leaves the base as it is"
+            )
+        if self.base is None and (report["base"] or {}).get("differs"):
+            raise CannotAdapt(
+                f"{adapter.title} was trained on another commit of {base.name}, whose weights are"
+                f" not those of {base.title}: name it by --base"
+            )
+        is_lost = report["state"] == "quarantined" and report["initial_factors"] is None
+        if is_lost and self.base is None and self.init is None and report["rule"] in _NEED_FACTORS:
+            raise CannotAdapt(
+                f"{adapter.title} was started by {report['init']}: {report['why']}."
+                f" {report['way_out']}; or name what it started from by --init"
+            )
+        most = 2 * max(report["ranks"], default=0)
+        if self.rank is not None and 0 < most < self.rank:
+            raise CannotAdapt(
+                f"rank {self.rank}: the updates of {adapter.title} have rank {most} at most, so"
+                " choose no more"
+            )

@@ -1,11 +1,13 @@
 """The arguments of the job `extract_adapter`."""
 
+from collections.abc import Sequence
 from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from deltahub.methods.kinds.kind import JobArguments, RepositoryName, RevisionName
-from deltahub.methods.kinds.pissa_init import FactorDtype
+from deltahub.methods.errors import CannotAdapt
+from deltahub.methods.kinds.bases.pissa_init import FactorDtype
+from deltahub.methods.kinds.kind import JobArguments, KnownModel, RepositoryName, RevisionName
 
 
 class ExtractAdapterArguments(JobArguments):
@@ -50,3 +52,10 @@ class ExtractAdapterArguments(JobArguments):
 
     def inputs(self) -> tuple[str, ...]:
         return (self.model,) if self.base is None else (self.model, self.base)
+
+    def check(self, models: Sequence[KnownModel]) -> None:
+        model = models[0]
+        if model.is_adapter:
+            raise CannotAdapt(f"{model.title} is an adapter already: name a full fine-tune")
+        if self.base is None:
+            model.require_base()

@@ -56,7 +56,7 @@ class MergeArguments(Arguments):
     """Merge fine-tunes of one base into a new repository, or compare the methods to do so."""
 
     kind: ClassVar[str] = "merge"
-    steps_version: ClassVar[int] = 1
+    steps_version: ClassVar[int] = 2
 
     name: RepositoryName | None = Field(
         default=None,
@@ -119,6 +119,11 @@ class MergeArguments(Arguments):
         description="Regular expressions of tensor names that are not merged: each task keeps its "
         "own.",
     )
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether each branch is its fine-tune bit for bit."""
+        return self.lossless or self.method == "lossless"
 
     @field_validator("budget", mode="before")
     @classmethod

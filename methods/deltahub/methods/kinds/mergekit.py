@@ -12,8 +12,10 @@ METHODS: Final = {
     "ties": "ties",
     "emr": "emr",
 }
+# What an emr merge may have, which mergekit does not know.
+_EMR_PARAMETERS: Final = {"rescaler", "int8_mask"}
 _KEYS: Final = {"merge_method", "base_model", "models", "parameters", "dtype", "out_dtype"}
-_PARAMETERS: Final = {"weight", "density", "lambda", "normalize", "int8_mask", "rescaler"}
+_PARAMETERS: Final = {"weight", "density", "lambda", "normalize", "int8_mask"}
 MAX_BYTES: Final = 1 << 20
 
 
@@ -36,7 +38,7 @@ def read_config(text: str, base: str | None = None) -> dict[str, Any]:
         raise CannotMerge("the configuration is no mapping with merge_method and models")
     _refuse_others(config, _KEYS, "the configuration")
     method = config.get("merge_method")
-    if method not in METHODS:
+    if not isinstance(method, str) or method not in METHODS:
         raise CannotMerge(f"merge_method {method!r}: one of {', '.join(METHODS)}")
     base = config.get("base_model", base)
     if not isinstance(base, str):
@@ -45,7 +47,8 @@ def read_config(text: str, base: str | None = None) -> dict[str, Any]:
             " --base"
         )
     models, weights, densities = _models(config, base)
-    shared = _parameters(config, "the configuration")
+    known = _EMR_PARAMETERS if method == "emr" else _PARAMETERS
+    shared = _parameters(config, "the configuration", known)
     arguments: dict[str, Any] = {"method": METHODS[method], "base": base, "models": models}
     weight = _one(weights, shared.get("weight"), "weight")
     density = _one(densities, shared.get("density"), "density")
@@ -76,6 +79,7 @@ def _models(
     if not isinstance(given, list):
         raise CannotMerge("models is no list; configurations with slices or modules are not read")
     names, weights, densities = [], [], []
+    is_emr = config["merge_method"] == "emr"
     for entry in given:
         if not isinstance(entry, dict) or not isinstance(entry.get("model"), str):
             raise CannotMerge(f"{entry!r} in models has no `model`")
@@ -84,18 +88,18 @@ def _models(
             if config["merge_method"] == "linear":
                 raise CannotMerge("base_model is among the models; linear merges fine-tunes here")
             continue
-        own = _parameters(entry, entry["model"])
+        own = _parameters(entry, entry["model"], set() if is_emr else _PARAMETERS)
         names.append(entry["model"])
         weights.append(own.get("weight"))
         densities.append(own.get("density"))
     return names, weights, densities
 
 
-def _parameters(config: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+def _parameters(config: Mapping[str, Any], where: str, known: set[str]) -> Mapping[str, Any]:
     found = config.get("parameters") or {}
     if not isinstance(found, dict):
         raise CannotMerge(f"parameters of {where} is no mapping")
-    _refuse_others(found, _PARAMETERS, f"parameters of {where}")
+    _refuse_others(found, known, f"parameters of {where}")
     return found
 
 

@@ -85,6 +85,21 @@ class MergeReport(BaseModel):
         return lines + [f"warning: {each}" for each in self.warnings]
 
 
+class TensorErrors(BaseModel):
+    """How each merged tensor came out in each task. It is large, so that it is a file of its own,
+    which is read by whoever looks for a tensor.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    version: int = 1
+    tasks: list[str] = Field(description="Branches; of a static method: main, once for each task.")
+    models: list[str] = Field(description="The fine-tunes, as namespace/name@commit.")
+    relative_errors: dict[str, list[float]] = Field(
+        description="|tau - merged tau| / |tau| of a tensor, for each task."
+    )
+
+
 N_WORST = 5
 
 
@@ -125,8 +140,8 @@ def to_markdown(report: MergeReport, name: str) -> str:
     lines = [
         f"# {name}",
         "",
-        f"{len(report.tasks)} fine-tunes of `{report.base}`, merged by {report.method}. {about}"
-        + (" Each task is a branch:" if branches else ""),
+        f"{len(report.tasks)} fine-tunes of {_linked(report.base)}, merged by {report.method}."
+        f" {about}" + (" Each task is a branch:" if branches else ""),
         "",
         "```python",
         f'AutoModel.from_pretrained("{name}", revision="{(branches or ["main"])[0]}")',
@@ -146,15 +161,44 @@ def to_markdown(report: MergeReport, name: str) -> str:
         mask = "" if task.mask_share is None else f"{task.mask_share:.1%}"
         error = "exact" if task.is_exact else f"{task.relative_error:.3f}"
         lines.append(
-            f"| {task.branch} | {task.model} | {error} | {task.cosine:.3f} | {scale} | {mask} |"
-            f" {human_size(task.fine_tune_bytes)} | {human_size(task.branch_bytes)} |"
+            f"| {task.branch} | {_linked(task.model)} | {error} | {task.cosine:.3f} | {scale} |"
+            f" {mask} | {human_size(task.fine_tune_bytes)} | {human_size(task.branch_bytes)} |"
         )
-    asked = [f"{name} {value}" for name, value in report.options.items() if value is not None]
-    lines += ["", f"Asked for: {', '.join(asked)}."] if asked else []
-    lines += ["", *(f"- {warning}" for warning in report.warnings)]
-    return "\n".join(lines).rstrip() + "\n"
+    asked = [f"- {sentence}" for sentence in _options_in_words(report.options)]
+    lines += ["", "## Options", *asked] if asked else []
+    warnings = [f"- {warning}" for warning in report.warnings]
+    lines += ["", "## Warnings", *warnings] if warnings else []
+    return "\n".join(lines) + "\n"
 
 
+def _linked(model: str) -> str:
+    """A revision as a card names it: links to the model and to its commit, of 12 digits."""
+    name, _, commit = model.partition("@")
+    return f"[`{name}`](/{name}) at [`{commit[:12]}`](/{name}/tree/{commit})"
+
+
+def _options_in_words(options: Mapping[str, object]) -> list[str]:
+    """What was asked for, a sentence for each option. One that has no words here is left out."""
+    sentences = []
+    for name, value in options.items():
+        if value is None or value is False or value == [] or name not in _OPTIONS:
+            continue
+        if isinstance(value, list):
+            # Two backticks, because a regular expression may have one.
+            value = ", ".join(f"`` {each} ``" for each in value)
+        sentences.append(_OPTIONS[name].format(value))
+    return sentences
+
+
+# Each option of a method -> its sentence in the card.
+_OPTIONS = {
+    "rescaler": "The scale of each task was chosen by `{}`.",
+    "lossless": "Each branch is its fine-tune, bit for bit.",
+    "scale": "The merged differences were multiplied by {:g}.",
+    "density": "The largest {:.1%} of each task's differences were kept.",
+    "rank": "The differences of each matrix have rank {}.",
+    "exclude": "Tensors whose names match {} were not merged.",
+}
 # What main is in a merge whose tasks are branches.
 _ABOUT_MAIN = {
     "emr": "`main` is the unified model.",

@@ -9,6 +9,7 @@ from sqlalchemy import delete, func, select
 from deltahub.registry.access import audit
 from deltahub.registry.access.caller import Caller, Role, require_writer
 from deltahub.registry.access.permissions import namespace_role
+from deltahub.registry.access.repositories import find_namespace
 from deltahub.registry.access.users import (
     add_namespace,
     check_choice,
@@ -148,7 +149,8 @@ def organization_of(
         )
         if is_name(after):
             query = query.where(User.name > after)
-        return OrganizationInfo(name, {user: role for user, role in session.execute(query)})
+        members = {user: role for user, role in session.execute(query)}
+        return OrganizationInfo(namespace.name, members)
 
 
 def may_manage(reg: Registry, caller: Caller, name: str) -> bool:
@@ -198,7 +200,7 @@ def _joined(
     """(the organization, the caller's role); NotFound unless the caller may know its members."""
     namespace = None
     if is_name(name):
-        namespace = session.scalar(select(Namespace).where(Namespace.name == name))
+        namespace = find_namespace(session, name)
     is_organization = namespace is not None and namespace.kind == "organization"
     role = None
     if namespace is not None and is_organization:
@@ -236,7 +238,7 @@ def _require_other_admin(
 
 
 def _organization_named(session: ReadSession, name: str) -> Namespace:
-    namespace = session.scalar(select(Namespace).where(Namespace.name == name))
+    namespace = find_namespace(session, name) if is_name(name) else None
     if namespace is None or namespace.kind != "organization":
         raise NotFound(
             f"there is no organization {quoted(name)}; `deltahub user org list` shows them,"

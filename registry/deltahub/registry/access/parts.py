@@ -7,8 +7,10 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, and_, select
 
 from deltahub.registry.access.caller import Caller
+from deltahub.registry.access.repositories import find_namespace
 from deltahub.registry.db.models import Membership, Namespace
 from deltahub.registry.db.session import ReadSession
+from deltahub.registry.names import is_name
 
 # Namespaces that are parts of their own. Those of a caller with more of them are one part, which
 # the database has to sort.
@@ -44,11 +46,10 @@ def readable_parts(
     namespace: of this one alone.
     """
     if namespace is not None:
-        query = select(Namespace.id, Namespace.name).where(Namespace.name == namespace)
-        found = session.execute(query).one_or_none()
+        found = find_namespace(session, namespace) if is_name(namespace) else None
         if found is None:
             return []
-        row = (found[0], found[1])
+        row = (found.id, found.name)
         is_member = caller is not None and (
             caller.is_superuser or session.get(Membership, (row[0], caller.user_id)) is not None
         )

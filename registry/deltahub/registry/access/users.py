@@ -1,9 +1,10 @@
 """Users and namespaces: create, list, find."""
 
-from sqlalchemy import exists, func, select
+from sqlalchemy import exists, select
 
 from deltahub.registry.access import audit
 from deltahub.registry.access.caller import ANONYMOUS, Caller
+from deltahub.registry.db.expressions import ascii_lower
 from deltahub.registry.db.models import Membership, Namespace, User
 from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.errors import InvalidName, InvalidRequest, NameTaken, NotFound
@@ -71,7 +72,7 @@ def _reserved(session: ReadSession, name: str) -> Namespace | None:
 
 def taken_by(session: ReadSession, name: str) -> str | None:
     """The user or organization whose name equals this name, ignoring case; None if it is free."""
-    same = func.lower(Namespace.name) == name.lower()
+    same = ascii_lower(Namespace.name) == name.lower()
     exact_first = (Namespace.name != name, Namespace.name)
     return session.scalar(select(Namespace.name).where(same).order_by(*exact_first).limit(1))
 

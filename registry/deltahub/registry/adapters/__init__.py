@@ -1,1 +1,1 @@
-"""What the hub knows of adapters: reports on them, and the rule of their conversion."""
+"""What the hub knows of adapters: reports on them, the rule of their conversion, and kits."""

@@ -4,17 +4,21 @@ A report is JSON that the worker's method made. The registry keeps it, and reads
 decides whether an adapter's weights are served as they are: its state.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
 from sqlalchemy import select
 
 from deltahub.registry.access.caller import Caller
-from deltahub.registry.access.permissions import full_name
+from deltahub.registry.access.permissions import allowed, full_name
 from deltahub.registry.access.repositories import load_repository
+from deltahub.registry.adapters.files import CONFIG, WEIGHTS
+from deltahub.registry.adapters.inspections import ask_for_report
+from deltahub.registry.adapters.kits import has_kit
 from deltahub.registry.adapters.rules import OFF, rule_for
 from deltahub.registry.catalog.entries import entries_at
-from deltahub.registry.catalog.refs import find_ref, resolve_revision
+from deltahub.registry.catalog.refs import is_tag, resolve_revision
 from deltahub.registry.db.models import Ref, Repository, Revision
 from deltahub.registry.db.session import ReadSession, repository_key
 from deltahub.registry.db.shared.retried import retried
@@ -22,9 +26,9 @@ from deltahub.registry.db.tables.comparisons import AdapterReportRow
 from deltahub.registry.errors import AdapterQuarantined, EntryNotFound
 from deltahub.registry.registry import Registry
 
-CONFIG: Final = "adapter_config.json"
-WEIGHTS: Final = "adapter_model.safetensors"
 QUARANTINED: Final = "quarantined"
+# In place of the name of a base.
+HIDDEN: Final = "a model that you may not read"
 
 
 @retried
@@ -47,23 +51,66 @@ def write_report(reg: Registry, revision_id: int, state: str, report: Mapping[st
 
 
 def read_report(reg: Registry, caller: Caller | None, name: str, revision: str) -> dict[str, Any]:
-    """The report on a revision's adapter. EntryNotFound if it is none, or not looked at yet."""
+    """The report on a revision's adapter. EntryNotFound if it is none, or not looked at yet.
+
+    One that no worker is about to look at, because an older release stored it, is looked at then.
+    """
     with reg.db.read() as session:
         repository = load_repository(session, caller, name)
         found = resolve_revision(session, repository, revision)
-        known = session.get(AdapterReportRow, found.id)
+        known = shown_report(session, caller, found.id)
         if known is not None:
-            return {**known.report, "convert": rule_for(session, repository)}
+            more = {
+                "convert": rule_for(session, repository),
+                "has_kit": has_kit(session, repository.id),
+            }
+            return {**known, **more}
         is_adapter = CONFIG in entries_at(session, found, [CONFIG])
     if is_adapter:
-        raise EntryNotFound(f"{name} is not looked at yet: wait for the ingest of {revision}")
+        ask_for_report(reg, found.id)
+        raise EntryNotFound(
+            f"{name} is not looked at yet: a job of the hub does so soon, so ask for {revision}"
+            " again in a moment"
+        )
     raise EntryNotFound(f"{name}@{revision} is no adapter: it has no {CONFIG}")
 
 
-def shown_report(session: ReadSession, revision_id: int) -> dict[str, Any] | None:
-    """The same for a page, of a revision that the reader may read; None without one."""
+def shown_report(
+    session: ReadSession, caller: Caller | None, revision_id: int
+) -> dict[str, Any] | None:
+    """The report on a revision that the caller may read, without the name of a base that the
+    caller may not read; None without a report.
+    """
     known = session.get(AdapterReportRow, revision_id)
-    return None if known is None else dict(known.report)
+    if known is None:
+        return None
+    base = known.report.get("base") or {}
+    if not base.get("is_at_hand") or _may_read_base(session, caller, revision_id):
+        return dict(known.report)
+    # Not in longer names: an adapter is often named after its base.
+    name = re.compile(rf"(?<![\w./-]){re.escape(base['name'])}(@\w+)?(?![\w/-]|\.\w)")
+    shown: dict[str, Any] = _without(known.report, name)
+    hidden = {"name": HIDDEN, "commit": None, "is_at_hand": False, "differs": base.get("differs")}
+    return {**shown, "base": hidden, "base_digest": None}
+
+
+def _may_read_base(session: ReadSession, caller: Caller | None, revision_id: int) -> bool:
+    row = session.get_one(Revision, revision_id).declared_base_revision_id
+    base = None if row is None else session.get(Revision, row)
+    if base is None:
+        return False
+    return allowed(session, caller, "read", session.get_one(Repository, base.repository_id))
+
+
+def _without(value: Any, name: re.Pattern[str]) -> Any:
+    """The same JSON, with other words in place of a name in its texts."""
+    if isinstance(value, str):
+        return name.sub(HIDDEN, value)
+    if isinstance(value, list):
+        return [_without(each, name) for each in value]
+    if isinstance(value, Mapping):
+        return {key: _without(each, name) for key, each in value.items()}
+    return value
 
 
 def shown_state(session: ReadSession, repository_id: int) -> str | None:
@@ -85,7 +132,7 @@ def refuse_quarantined(
     which readers take for a working model, does not, and nor does its commit, because
     snapshot_download asks for the commit in place of the branch.
     """
-    if path != WEIGHTS or find_ref(session, repository, "tag", asked) is not None:
+    if path != WEIGHTS or is_tag(session, repository, asked):
         return
     report = _quarantine(session, revision)
     if report is None:

@@ -50,19 +50,21 @@ class CandidateRevision:
 
 @dataclass
 class Candidate:
-    """A stored revision's tensors, by name, by shape, and by name without the first component."""
+    """A stored revision's tensors: by name, also without its first component, shape and hash."""
 
     revision_id: int
     origin: Origin
     by_name: dict[str, StoredTensor] = field(default_factory=dict)
     by_shape: dict[tuple[int, ...], list[StoredTensor]] = field(default_factory=dict)
     by_tail: dict[str, list[StoredTensor]] = field(default_factory=dict)
+    by_hash: dict[bytes, StoredTensor] = field(default_factory=dict)
 
     def add(self, tensor: StoredTensor) -> None:
         if tensor.name not in self.by_name:
             self.by_name[tensor.name] = tensor
             self.by_shape.setdefault(tensor.shape, []).append(tensor)
             self.by_tail.setdefault(_tail(tensor.name), []).append(tensor)
+            self.by_hash.setdefault(tensor.hash, tensor)
 
     def with_other_prefix(self, name: str) -> list[StoredTensor]:
         """Tensors whose name differs only in the first component, such as an added `model.`."""

@@ -1,4 +1,4 @@
-"""Matches a tensor with a candidate's tensors: of the same name, renamed, fused or split.
+"""Matches a tensor with a candidate's tensors: of the same name, renamed, or in another layout.
 
 Each match is tried on a sample afterwards, so a wrong match costs a little time and no bytes.
 """
@@ -12,8 +12,9 @@ import numpy as np
 from deltahub.codecs.dtypes import DType
 from deltahub.codecs.errors import CodecError
 from deltahub.codecs.frames import BasePlan, parse_header, peek_header_length
-from deltahub.codecs.frames.base_choice import TensorInfo, align, fuse, slice_rows
+from deltahub.codecs.frames.base_choice import TensorInfo, align
 from deltahub.codecs.frames.base_plan import ReadTensor
+from deltahub.codecs.frames.layouts.search import LayoutSearch
 from deltahub.codecs.frames.nearness import U16, nearness, to_bf16
 from deltahub.registry.bases.candidates import Candidate, StoredTensor
 from deltahub.registry.downloads.file_reader import FileReader
@@ -32,13 +33,6 @@ MAX_PROBED = 1024
 
 # Tensors of one shape, and their probes: shape (tensors, PROBE_ELEMENTS).
 _Probes = tuple[list[StoredTensor], U16]
-
-# Names of fused projections, and of the parts that they stack, in the code of common models.
-_FUSED_NAMES = (
-    (("qkv_proj", "query_key_value", "Wqkv", "c_attn", "qkv"), ("q_proj", "k_proj", "v_proj")),
-    (("qkv_proj", "query_key_value", "Wqkv", "qkv"), ("query", "key", "value")),
-    (("gate_up_proj",), ("gate_proj", "up_proj")),
-)
 
 
 @dataclass(frozen=True)
@@ -62,6 +56,7 @@ class BaseMatcher:
         self._reader = reader
         self._domain_id = domain_id
         self._probes: dict[tuple[int, tuple[int, ...]], _Probes] = {}
+        self._layouts: dict[int, LayoutSearch] = {}  # by the candidate's revision
 
     def named(self, info: TensorInfo, candidate: Candidate) -> BaseOption | None:
         """The candidate's tensor of the same name."""
@@ -71,16 +66,18 @@ class BaseMatcher:
     def renamed(
         self, info: TensorInfo, candidate: Candidate, read: ReadTensor
     ) -> Iterator[BaseOption | None]:
-        """Tensors of other names: other prefixes, fused or split, then the nearest of the shape.
+        """Tensors of other names: other prefixes, then the nearest of the shape, then of layouts.
 
         Yields None for a tensor that cannot be aligned.
         """
         for tensor in candidate.with_other_prefix(info.name):
             yield _aligned(info, tensor)
-        yield from _fused_or_split(info, candidate)
         nearest = self._nearest(info, candidate, read)
         if nearest is not None:
             yield _aligned(info, nearest)
+        for plan in self._layouts_of(candidate).find(info, read):
+            tensors = [candidate.by_hash[base] for base in plan.base_ids()]
+            yield BaseOption(tuple(tensors), plan)
 
     def up_the_chain(
         self, info: TensorInfo, option: BaseOption, max_depth: int
@@ -100,6 +97,16 @@ class BaseMatcher:
                 chain.append(option)
         return chain if len(chain) < 2 else [chain[0], chain[-1]]
 
+    def _layouts_of(self, candidate: Candidate) -> LayoutSearch:
+        found = self._layouts.get(candidate.revision_id)
+        if found is None:
+            tensors = candidate.by_name.values()
+            read_base = self._reader.base_reader(self._domain_id)
+            found = self._layouts[candidate.revision_id] = LayoutSearch(
+                tensors, read_base, unreadable=(DataLost,)
+            )
+        return found
+
     def _base_of(self, tensor: StoredTensor) -> StoredTensor | None:
         """The tensor that this one is a delta of, if both align element by element; else None."""
         with self._reg.db.read() as session:
@@ -115,7 +122,7 @@ class BaseMatcher:
             header = parse_header(head)
         except (ObjectNotFound, CodecError):
             return None  # moved or damaged: no option is better than a wrong one
-        if header.base is None or len(header.base.segments) != 1:
+        if header.base is None or len(header.base.segments) != 1 or header.base.view is not None:
             return None
         segment = header.base.segments[0]
         with self._reg.db.read() as session:
@@ -177,26 +184,3 @@ def _aligned(info: TensorInfo, tensor: StoredTensor) -> BaseOption | None:
 
 def _option(tensors: list[StoredTensor], plan: BasePlan | None) -> BaseOption | None:
     return None if plan is None else BaseOption(tuple(tensors), plan)
-
-
-def _fused_or_split(info: TensorInfo, candidate: Candidate) -> Iterator[BaseOption | None]:
-    """The parts as the base of a fused tensor, or rows of a fused tensor as the base of a part."""
-    for fused_names, part_names in _FUSED_NAMES:
-        for fused_name in fused_names:
-            if fused_name in info.name:
-                found = [
-                    candidate.by_name.get(info.name.replace(fused_name, part))
-                    for part in part_names
-                ]
-                parts = [tensor for tensor in found if tensor is not None]
-                if len(parts) == len(part_names):
-                    yield _option(parts, fuse(info, parts))
-            for place, part in enumerate(part_names):
-                fused = candidate.by_name.get(info.name.replace(part, fused_name))
-                if part not in info.name or fused is None or not info.shape or not fused.shape:
-                    continue
-                # The last parts have one size (keys and values); the first has the rest.
-                below = (len(part_names) - place) * info.shape[0]
-                first_row = 0 if place == 0 else fused.shape[0] - below
-                if first_row >= 0:
-                    yield _option([fused], slice_rows(info, fused, first_row))

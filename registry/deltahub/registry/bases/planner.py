@@ -10,6 +10,7 @@ from deltahub.codecs.dtypes import DType
 from deltahub.codecs.frames import BasePlan, FrameRange
 from deltahub.codecs.frames.base_choice import (
     FREE_DEPTH,
+    GOOD_ENOUGH,
     MIN_DELTA_BYTES,
     BaseSearch,
     TensorInfo,
@@ -25,12 +26,11 @@ from deltahub.registry.lineage.model_sketch import sketch_revision
 from deltahub.registry.lineage.target import Target
 from deltahub.registry.packs.reading.chain import TensorGone
 from deltahub.registry.packs.reading.limits import bytes_to_read, reads_too_much
+from deltahub.registry.packs.reading.views import has_turned, is_turned
 from deltahub.registry.registry import Registry
 
 log = logging.getLogger(__name__)
 
-# A base of the same name whose delta is below this share of the standalone size ends the search.
-GOOD_ENOUGH = 0.75
 # After MIN_PLANS tensors, only the KEPT_CANDIDATES that were chosen most often are tried.
 MIN_PLANS = 8
 KEPT_CANDIDATES = 2
@@ -143,6 +143,8 @@ class BasePlanner:
             return
         if not self._precedence.allows(option, candidate, None if stored is None else stored.id):
             return
+        if self._may_turn_twice(option, stored):
+            return
         max_depth = self._max_depth(stored)
         options = [option]
         if option.depth > max_depth or self._reads_too_much(option, info):
@@ -153,6 +155,17 @@ class BasePlanner:
             tried.setdefault(each.plan, (each, candidate))
             with _skipping_lost_bases():
                 search.offer(each.plan, max_depth - each.depth, each.depth)
+
+    def _may_turn_twice(self, option: BaseOption, stored: ReplannedTensor | None) -> bool:
+        """Whether a chain may get two transposed bases; one on top of `stored` may be one."""
+        is_base_of_others = stored is not None and stored.height > 0
+        if not (is_turned(option.plan) or is_base_of_others):
+            return False
+        if is_turned(option.plan) and is_base_of_others:
+            return True
+        with _skipping_lost_bases():
+            return has_turned(self._reader, [each.id for each in option.tensors if each.depth])
+        return True
 
     def _max_depth(self, stored: ReplannedTensor | None) -> int:
         return self._reg.settings.max_depth - (0 if stored is None else stored.height)

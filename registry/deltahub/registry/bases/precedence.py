@@ -9,12 +9,14 @@ from collections.abc import Iterable
 
 from sqlalchemy import or_, select
 
+from deltahub.registry.access.repositories import find_repository
 from deltahub.registry.bases.candidates import Candidate
 from deltahub.registry.bases.matching import BaseOption
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.models import FileTensor, Namespace, Repository, Revision, Tensor
 from deltahub.registry.db.session import ReadSession
 from deltahub.registry.db.tables.trees import Entry
+from deltahub.registry.errors import InvalidName
 from deltahub.registry.lineage.holders import find_holders
 from deltahub.registry.lineage.target import Target, declares
 from deltahub.registry.packs.locations import closure
@@ -108,16 +110,11 @@ def _find_declared_model(session: ReadSession, target: Target) -> int | None:
         return None
     if revision.declared_base_revision_id is not None:
         return session.get_one(Revision, revision.declared_base_revision_id).repository_id
-    namespace, _, name = revision.declared_base.partition("@")[0].partition("/")
-    return session.scalar(
-        select(Repository.id)
-        .join(Namespace, Namespace.id == Repository.namespace_id)
-        .where(
-            Namespace.name == namespace,
-            Repository.name == name,
-            Repository.domain_id.in_(target.domains),
-        )
-    )
+    try:
+        found = find_repository(session, revision.declared_base.partition("@")[0])
+    except InvalidName:
+        return None  # of another hub, or none at all
+    return found.id if found is not None and found.domain_id in target.domains else None
 
 
 def _is_younger(session: ReadSession, option: BaseOption, tensor_id: int) -> bool:

@@ -9,8 +9,10 @@ from deltahub.registry.names import split_name
 CARD: Final = "README.md"
 ADAPTER: Final = "adapter_config.json"
 MAX_CARD_BYTES: Final = 1 << 20
+# The relation of a model that takes the place of its base, whose adapters may follow.
+UPGRADE: Final = "upgrade"
 # How a model relates to its base: the values of the card field `base_model_relation`.
-RELATIONS: Final = frozenset({"adapter", "finetune", "merge", "quantized"})
+RELATIONS: Final = frozenset({"adapter", "finetune", "merge", "quantized", "export", UPGRADE})
 
 
 def base_in_card(card: Mapping[str, Any]) -> str | None:
@@ -39,6 +41,12 @@ def base_in_adapter(config: Mapping[str, Any]) -> str | None:
     return name
 
 
+def newer_in_card(card: Mapping[str, Any]) -> str | None:
+    """Return the model that a card names as its `new_version`; None if it names none."""
+    named = card.get("new_version")
+    return model_name(named) if isinstance(named, str) and named.strip() else None
+
+
 def card_tags(card: Mapping[str, Any]) -> list[str]:
     """Return the tags of a card except those of its bases: its own, then those of its fields."""
     tags = [str(tag) for tag in _as_list(card.get("tags"))]
@@ -56,7 +64,7 @@ def relation_in_card(card: Mapping[str, Any], relation_of_files: str | None) -> 
     """Return how a model relates to its bases.
 
     relation_of_files: what the files tell of it, if the card does not: an adapter has an
-    adapter_config.json, a quantized model a .gguf file.
+    adapter_config.json, a quantized model a .gguf file, an export model.neuzip.safetensors.
     """
     relation = card.get("base_model_relation")
     if isinstance(relation, str):

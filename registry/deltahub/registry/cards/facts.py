@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from deltahub.codecs.errors import CodecError, InvalidSafetensors
+from deltahub.codecs.exports.file import FILE_NAME
 from deltahub.registry import cancellation
 from deltahub.registry.cards.card import (
     ADAPTER,
@@ -123,6 +124,8 @@ def read_facts(
     of_files = "adapter" if ADAPTER in files.named else None
     if of_files is None and "gguf" in files.paths.formats:
         of_files = "quantized"
+    elif of_files is None and FILE_NAME in files.paths.weights:
+        of_files = "export"  # one that loses something says in its card that it is quantized
     facts = Facts(
         n_files=files.paths.n_entries,
         size_bytes=files.paths.n_bytes,

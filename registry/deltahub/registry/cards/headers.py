@@ -6,8 +6,15 @@ from math import prod
 from threading import Lock
 from typing import Final
 
-from deltahub.codecs.errors import InvalidSafetensors
-from deltahub.codecs.files.safetensors import LENGTH_BYTES, header_length, parse_header
+from deltahub.codecs.errors import CodecError, InvalidSafetensors
+from deltahub.codecs.exports.file import weight_of_part
+from deltahub.codecs.exports.metadata import parse_metadata
+from deltahub.codecs.files.safetensors import (
+    LENGTH_BYTES,
+    SafetensorsHeader,
+    header_length,
+    parse_header,
+)
 from deltahub.registry.cards.spent import Spent
 from deltahub.registry.catalog.entries import EntryInfo
 from deltahub.registry.downloads.file_reader import FileReader
@@ -25,7 +32,9 @@ _FACTS_BYTES: Final = 400
 
 @dataclass(frozen=True)
 class HeaderFacts:
-    """What a sound header says. counts: dtype -> number of elements."""
+    """What a sound header says. counts: dtype -> number of elements; of a compressed weight of an
+    export, those that it decodes to.
+    """
 
     n_bytes: int
     counts: Mapping[str, int]
@@ -70,7 +79,22 @@ def _parsed(reader: FileReader, entry: EntryInfo) -> HeaderFacts:
         )
     with _PARSING:
         head = b"".join(reader.stream_file(entry.file, 0, LENGTH_BYTES + size))
-        counts: dict[str, int] = {}
-        for tensor in parse_header(head, entry.size).tensors:
-            counts[tensor.dtype] = counts.get(tensor.dtype, 0) + prod(tensor.shape)
+        counts = _counts(parse_header(head, entry.size))
     return HeaderFacts(size, counts)
+
+
+def _counts(header: SafetensorsHeader) -> dict[str, int]:
+    try:
+        weights = parse_metadata(header.metadata)
+    except CodecError:  # no export, or none that anybody can read
+        weights = {}
+    tensors = [
+        (tensor.dtype, tensor.shape)
+        for tensor in header.tensors
+        if weight_of_part(tensor.name) not in weights
+    ]
+    tensors += [(how.dtype.name, shape) for shape, how in weights.values()]
+    counts: dict[str, int] = {}
+    for dtype, shape in tensors:
+        counts[dtype] = counts.get(dtype, 0) + prod(shape)
+    return counts

@@ -34,10 +34,11 @@ from deltahub.registry.catalog.refs import (
     resolve_revision,
 )
 from deltahub.registry.catalog.repositories import RepositoryInfo, add_repository
+from deltahub.registry.catalog.reserved import MERGED, refuse_reserved
+from deltahub.registry.catalog.runs.steps import NewStep, add_step, made_before
 from deltahub.registry.catalog.trees.read import Tree
 from deltahub.registry.catalog.trees.sums import Change, TreeFile
 from deltahub.registry.catalog.trees.write import change_tree
-from deltahub.registry.catalog.weights import has_weights
 from deltahub.registry.db.models import Repository, Revision
 from deltahub.registry.db.session import ReadSession, WriteSession, repository_key
 from deltahub.registry.db.shared.retried import retried
@@ -67,7 +68,8 @@ from deltahub.registry.uploads.known_files import mark_missing
 
 __all__ = [
     "AddFile", "CommitResult", "CopyFile", "DeleteFile", "DeleteFolder", "EntryInfo", "Operation",
-    "commit", "entry_mode", "find_entry", "list_entries", "resolve_revision", "validate_path",
+    "commit", "commit_of_job", "entry_mode", "find_entry", "list_entries", "resolve_revision",
+    "validate_path",
 ]  # fmt: skip
 
 
@@ -84,7 +86,6 @@ class CommitResult:
         return not self.changed
 
 
-@retried
 def commit(
     reg: Registry,
     caller: Caller | None,
@@ -95,6 +96,7 @@ def commit(
     expected_parent: str | None = None,
     base: str | None = None,
     commit_id: str | None = None,
+    step: NewStep | None = None,
 ) -> CommitResult:
     """Make a revision of the repository `name` and point the branch `ref` at it.
 
@@ -102,19 +104,49 @@ def commit(
     repository with a branch main, it is the revision at which the branch starts.
     base: the declared base, as `namespace/name[@revision]`. It is stored even if this hub has no
     model of that name. declared_base.NO_BASE declares that there is no base; None keeps the
-    parent's declaration. commit_id: the id of the new revision, for mirrors.
+    parent's declaration. commit_id: the id of the new revision, for mirrors. step: the commit is
+    this step of a run: RefMoved if another step came first, Conflict if it is there with other
+    files; if it is there with the same, nothing changes.
     Raises UploadNotFound for a SHA-256 that the caller has neither uploaded nor may read in a
-    repository that shares storage with this one, and Conflict if `ref` is a tag.
+    repository that shares storage with this one, Conflict if `ref` is a tag, and InvalidRequest if
+    the repository keeps `ref` for the hub.
     """
     caller = require_writer(caller)
+    if ref == MERGED:
+        with reg.db.read() as session:
+            refuse_reserved(session, load_repository(session, caller, name, "write"), ref)
+    return commit_of_job(
+        reg, caller, name, ref, operations, message, expected_parent, base, commit_id, step
+    )
+
+
+@retried
+def commit_of_job(
+    reg: Registry,
+    caller: Caller | None,
+    name: str,
+    ref: str,
+    operations: Sequence[Operation],
+    message: str = "",
+    expected_parent: str | None = None,
+    base: str | None = None,
+    commit_id: str | None = None,
+    step: NewStep | None = None,
+) -> CommitResult:
+    """Do the same for a job of the hub, which may also commit to a branch that is reserved."""
+    caller = require_writer(caller)
     _check_request(reg.settings, ref, operations, message, base, commit_id)
+    if step is not None:
+        step.check()
+        if ref != DEFAULT_BRANCH:
+            raise InvalidRequest(f"steps are commits of {DEFAULT_BRANCH}, not of {quoted(ref)}")
     repository_id = _mark_missing(reg, caller, name, operations)
     with reg.db.write_beside(repository_key(repository_id)) as session:
         if load_repository(session, caller, name, "write").id != repository_id:
             raise WriteConflict(f"{name} became another repository meanwhile")
         made = _commit(
             session, reg.settings, caller, name, ref, operations, message, expected_parent, base,
-            commit_id,
+            commit_id, step,
         )  # fmt: skip
     if made.changed:
         failpoints.reached("revisions.commit.after_commit")
@@ -130,17 +162,23 @@ def create_with_commit(
     message: str,
     *,
     private: bool,
+    copied: Revision | None = None,
 ) -> RepositoryInfo:
     """Make a repository and its first commit on main in one transaction.
 
     The arguments and errors are those of create_repository and commit. Operations may only name
-    uploaded files.
+    uploaded files, or copy stored ones. copied: a revision that the caller may read, whose role and
+    declared base the new one gets.
     """
     caller = require_writer(caller)
     _check_request(reg.settings, DEFAULT_BRANCH, operations, message, None, None)
     with reg.db.write_beside() as session:
-        made = add_repository(session, reg.settings, caller, name, private=private)
-        first = _commit(session, reg.settings, caller, name, DEFAULT_BRANCH, operations, message)
+        original = None if copied is None else session.get(Repository, copied.repository_id)
+        role = None if original is None else original.role
+        made = add_repository(session, reg.settings, caller, name, private=private, role=role)
+        first = _commit(
+            session, reg.settings, caller, name, DEFAULT_BRANCH, operations, message, copied=copied
+        )
     return replace(made, head=first.commit)
 
 
@@ -155,11 +193,18 @@ def _commit(
     expected_parent: str | None = None,
     base: str | None = None,
     commit_id: str | None = None,
+    step: NewStep | None = None,
+    copied: Revision | None = None,
 ) -> CommitResult:
     repository = load_repository(session, caller, name, "write")
     # This row lock serializes commits. SQLite ignores it: a write transaction locks the database.
     session.refresh(repository, with_for_update=True)
     require_branch(session, repository, ref)
+    if step is not None:
+        made = made_before(session, repository, name, step, operations)
+        if made is not None:
+            job_id = ingest_jobs.job_to_wait_for(session, made, is_restored=False)
+            return CommitResult(made.commit, job_id, changed=False)
     head = find_ref(session, repository, "branch", ref)
     parent = _parent(session, repository, ref, head, expected_parent)
     tree = Tree(session, None if parent is None else parent.tree_id)
@@ -168,10 +213,16 @@ def _commit(
     if after.n_files > settings.max_entries:
         limit = settings.max_entries
         raise LimitExceeded(f"the revision would have {after.n_files} files; at most {limit}")
-    declared = _resolve_base(session, caller, base, parent)
+    declared = (
+        declared_base.base_of_new(session, caller, base, parent)
+        if copied is None
+        else declared_base.base_of_copied(session, caller, copied)
+    )
     is_same_base = head is not None and declared[0] == head.declared_base
     if head is not None and not changes.files and is_same_base:
         job_id = ingest_jobs.job_to_wait_for(session, head, is_restored=bool(changes.restored))
+        if step is not None:  # no weight has changed since the step before
+            add_step(session, repository, head, step)
         return CommitResult(head.commit, job_id, changed=False)
     if parent is None and not after.n_files:
         raise InvalidRequest("the first commit of a branch must add a file")
@@ -183,6 +234,8 @@ def _commit(
     changed = Change(revision.number, bytes.fromhex(revision.commit))
     revision.tree_id = change_tree(session, repository.id, tree, changes.files, changed)
     insert_revision(session, repository, revision, ref, is_new=head is None)
+    if step is not None:
+        add_step(session, repository, revision, step)
     arrived = [*changes.added.values(), *changes.restored]
     enqueue_ingest_of_changes(session, revision, parent, arrived)
     detail = {"ref": ref, "operations": len(operations)}
@@ -288,26 +341,6 @@ def _parent(
             f"there is no branch {ref}; name the commit that it begins at as the parent"
         )
     return start
-
-
-def _resolve_base(
-    session: ReadSession, caller: Caller, base: str | None, parent: Revision | None
-) -> tuple[str | None, int | None]:
-    """(declared base, id of the revision that it resolves to) of a new revision."""
-    if base is None and parent is not None:
-        if parent.declared_base_revision_id is not None:
-            return parent.declared_base, parent.declared_base_revision_id
-        base = parent.declared_base  # it may have been pushed since the parent was committed
-    if base is None or base == declared_base.NO_BASE:
-        return None, None
-    found = declared_base.resolve_declared(session, caller, base)
-    row = None if found is None else found.id
-    is_usable = row is not None and has_weights(session, row)
-    if not is_usable and parent is not None and base == parent.declared_base:
-        # A card repeats its declaration in each commit. Since the first one, the base may have been
-        # renamed, and its name may belong to a model without weights: keep the parent's base.
-        row = parent.declared_base_revision_id or row
-    return base, row
 
 
 def ingest_again(reg: Registry, caller: Caller | None, name: str, revision: str) -> None:

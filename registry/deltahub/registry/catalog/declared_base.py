@@ -8,9 +8,10 @@ from deltahub.registry.access.caller import Caller
 from deltahub.registry.access.permissions import allowed, full_name
 from deltahub.registry.access.repositories import DEFAULT_BRANCH, load_repository
 from deltahub.registry.catalog.refs import resolve_revision
+from deltahub.registry.catalog.weights import has_weights
 from deltahub.registry.db.models import LineageEdge, Repository, Revision
 from deltahub.registry.db.session import ReadSession, WriteSession
-from deltahub.registry.errors import InvalidName, InvalidRequest, NotFound
+from deltahub.registry.errors import InvalidName, InvalidRequest, NotFound, RepositoryMoved
 from deltahub.registry.names import quoted
 
 MAX_DECLARED = 300
@@ -37,7 +38,10 @@ def resolve_declared(session: ReadSession, caller: Caller | None, base: str) -> 
     """
     name, _, revision = base.partition("@")
     try:
-        repository = load_repository(session, caller, name)
+        try:
+            repository = load_repository(session, caller, name)
+        except RepositoryMoved as moved:
+            repository = load_repository(session, caller, moved.new_name)
         return resolve_revision(session, repository, revision or DEFAULT_BRANCH)
     except (InvalidName, NotFound):
         return None
@@ -78,6 +82,47 @@ def find_declared(
         if allowed(session, caller, "read", repository):
             return DeclaredBase(declared_name, full_name(session, repository), at + rest, found)
     return DeclaredBase(declared_name, declared_name, at + rest, None)
+
+
+def base_of_new(
+    session: ReadSession, caller: Caller, base: str | None, parent: Revision | None
+) -> tuple[str | None, int | None]:
+    """(declared base, id of the revision that it resolves to) of a new revision.
+
+    base: as the pusher declares it; None for that of the parent.
+    """
+    if base is None and parent is not None:
+        if parent.declared_base_revision_id is not None:
+            return parent.declared_base, parent.declared_base_revision_id
+        base = parent.declared_base  # it may have been pushed since the parent was committed
+    if base is None or base == NO_BASE:
+        return None, None
+    found = resolve_declared(session, caller, base)
+    row = None if found is None else found.id
+    is_usable = row is not None and has_weights(session, row)
+    if not is_usable and parent is not None and base == parent.declared_base:
+        # A card repeats its declaration in each commit. Since the first one, the base may have been
+        # renamed, and its name may belong to a model without weights: keep the parent's base.
+        row = parent.declared_base_revision_id or row
+    return base, row
+
+
+def base_of_copied(
+    session: ReadSession, caller: Caller | None, copied: Revision
+) -> tuple[str | None, int | None]:
+    """(declared base, id of the revision that it resolves to) of a copy of a revision.
+
+    The same as the revision's own, unless the caller may not read that.
+    """
+    now = session.get(Revision, copied.id)
+    # Row ids are given again: the revision may be another one now.
+    if now is not None and now.commit == copied.commit:
+        known = find_declared(session, caller, now)
+        if known is not None and known.revision is not None:
+            return now.declared_base, known.revision.id
+    base = copied.declared_base
+    found = None if base is None else resolve_declared(session, caller, base)
+    return base, None if found is None else found.id
 
 
 def declare(

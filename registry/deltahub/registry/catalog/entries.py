@@ -9,11 +9,12 @@ from typing import Final
 from sqlalchemy import Row, bindparam, func, select
 
 from deltahub.registry import cancellation
+from deltahub.registry.catalog.history import ancestors
 from deltahub.registry.catalog.trees.read import LEAF_OF_PATH, MAX_LEAVES, Tree
 from deltahub.registry.catalog.trees.sums import Change, etag_of
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.expressions import total
-from deltahub.registry.db.models import File, Repository, Revision
+from deltahub.registry.db.models import File, Ref, Repository, Revision
 from deltahub.registry.db.session import ReadSession
 from deltahub.registry.db.tables.trees import TreeEntry
 from deltahub.registry.db.tree_files import files_of, is_listed_by, leaves_of, trees_of_repository
@@ -25,6 +26,8 @@ from deltahub.registry.packs.block_cache import ByteCache
 # changes, so the key names what was summed up. Limit: about 10,000 repositories.
 _KNOWN: Final[ByteCache[tuple[int, datetime, str, int], int]] = ByteCache(4 << 20)
 _KEY_BYTES: Final = 400
+# Branches and tags that are searched for a large file.
+_MOST_REFS: Final = 100
 
 
 @dataclass(frozen=True)
@@ -52,11 +55,16 @@ class EntryInfo:
 
 @dataclass(frozen=True)
 class LargeFile:
-    """An LFS file of a repository: the first of its paths, and when a revision first listed it."""
+    """An LFS file of a repository: the first of its paths, and when a revision first listed it.
+
+    ref: a branch or tag that leads to it, as refs/heads/NAME: main before others. None if there are
+    too many of them to look at all.
+    """
 
     file: File
     path: str
     added_at: datetime
+    ref: str | None
 
 
 @dataclass(frozen=True)
@@ -122,6 +130,7 @@ def large_files(session: ReadSession, repository: Repository) -> list[LargeFile]
         .group_by(TreeEntry.file_id)
     )
     first = {file_id: (path, number) for file_id, path, number in rows}
+    refs = _refs_of(session, repository, set(first))
     dates = session.execute(
         select(Revision.number, func.min(Revision.created_at))
         .where(Revision.repository_id == repository.id)
@@ -135,7 +144,36 @@ def large_files(session: ReadSession, repository: Repository) -> list[LargeFile]
             path, number = first[file.id]
             # If this commit was dropped, the next one that is left has the file.
             index = bisect_left(dates, number, key=lambda row: row[0])
-            found.append(LargeFile(file, path, dates[min(index, len(dates) - 1)][1]))
+            added_at = dates[min(index, len(dates) - 1)][1]
+            found.append(LargeFile(file, path, added_at, refs.get(file.id)))
+    return found
+
+
+def _refs_of(session: ReadSession, repository: Repository, files: set[int]) -> dict[int, str]:
+    """File id -> the first ref with a revision that lists it."""
+    query = (
+        select(Ref.kind, Ref.name, Revision)
+        .join(Revision, Revision.id == Ref.revision_id)
+        .where(Ref.repository_id == repository.id, Ref.kind.in_(("branch", "tag")))
+        .order_by(Ref.name != "main", Ref.kind, Ref.name)
+        .limit(_MOST_REFS)
+    )
+    found: dict[int, str] = {}
+    for kind, name, head in session.execute(query).all():
+        cancellation.check()
+        left = files - found.keys()
+        if not left:
+            break
+        folder = "heads" if kind == "branch" else "tags"
+        for batch in batches([each.id for each in ancestors(session, head)]):
+            trees = select(Revision.tree_id).where(
+                Revision.id.in_(batch), Revision.tree_id.is_not(None)
+            )
+            listed = select(TreeEntry.file_id).where(
+                TreeEntry.node_id.in_(leaves_of(trees)), TreeEntry.mode == "lfs"
+            )
+            reached = left.intersection(session.scalars(listed))
+            found |= dict.fromkeys(reached, f"refs/{folder}/{name}")
     return found
 
 

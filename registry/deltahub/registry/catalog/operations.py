@@ -13,18 +13,23 @@ from deltahub.registry.catalog.trees.sums import HEAD, Sums, TreeFile, id_of, ma
 from deltahub.registry.db.models import File, Repository
 from deltahub.registry.db.session import WriteSession
 from deltahub.registry.errors import EntryNotFound, SizeMismatch
-from deltahub.registry.names import entry_mode, quoted, validate_tree
+from deltahub.registry.names import LFS_BYTES, Mode, entry_mode, quoted, validate_tree
 from deltahub.registry.uploads.committable import files_of_uploads, keep_uploads
 from deltahub.registry.uploads.landing import upload_not_found
 
 
 @dataclass(frozen=True)
 class AddFile:
-    """Put an uploaded file at a path; it replaces a file at that path."""
+    """Put an uploaded file at a path; it replaces a file at that path.
+
+    mode: regular or lfs, as the client sent it; None for that of its name and size. A file that
+    stays as it is keeps its mode, too.
+    """
 
     path: str
     sha256: str
     size: int
+    mode: Mode | None = None
 
 
 @dataclass(frozen=True)
@@ -42,14 +47,25 @@ class DeleteFolder:
 
 
 @dataclass(frozen=True)
+class DeleteEntry:
+    """Remove the file at a path, or all entries below it; there must be one."""
+
+    path: str
+
+
+@dataclass(frozen=True)
 class CopyFile:
-    """Put a stored file that the caller may read at a path. No size is checked."""
+    """Put a stored file that the caller may read at a path. No size is checked.
+
+    mode: as in AddFile.
+    """
 
     path: str
     sha256: str
+    mode: Mode | None = None
 
 
-Operation = AddFile | DeleteFile | DeleteFolder | CopyFile
+Operation = AddFile | DeleteFile | DeleteFolder | DeleteEntry | CopyFile
 
 
 @dataclass(frozen=True)
@@ -83,10 +99,12 @@ class Changes:
 
 
 def tree_file(path: str, file: File, mode: str | None = None) -> TreeFile:
-    """A file as it is put at a path."""
+    """A file as it is put at a path. mode: None, or of a large file, for that of name and size."""
+    if mode is None or file.size >= LFS_BYTES:
+        mode = entry_mode(path, file.size)  # a large file has no id of git
     return TreeFile(
         file_id=file.id,
-        mode=mode or entry_mode(path, file.size),
+        mode=mode,
         sha256=file.sha256,
         size=file.size,
         git_blob_id=file.git_blob_id,
@@ -117,6 +135,12 @@ def apply_operations(
             if after.get(path, before.get(path)) is None:
                 raise EntryNotFound(f"there is no file {quoted(path)} to delete")
             after[path] = None
+        elif isinstance(operation, DeleteEntry):
+            is_file = after.get(path, before.get(path)) is not None
+            inside = [path] if is_file else _inside(tree, path, before, after)
+            if not inside:
+                raise EntryNotFound(f"there is no file and no folder {quoted(path)} to delete")
+            after.update(dict.fromkeys(inside))
         elif isinstance(operation, DeleteFolder):
             inside = _inside(tree, path, before, after)
             if not inside:
@@ -144,7 +168,7 @@ def _put(
     if old is not None and old.sha256 == operation.sha256 and not old.is_lost:
         file = old
     elif operation.sha256 in files:
-        file = tree_file(path, files[operation.sha256])
+        file = tree_file(path, files[operation.sha256], operation.mode)
     else:
         raise upload_not_found(operation.sha256)
     if isinstance(operation, AddFile) and file.size != operation.size:

@@ -12,6 +12,13 @@ from deltahub.registry.access.caller import Caller
 from deltahub.registry.access.permissions import full_name
 from deltahub.registry.access.repositories import DEFAULT_BRANCH, load_repository
 from deltahub.registry.catalog.lists.model_tags import move_main
+from deltahub.registry.catalog.reserved import refuse_reserved
+from deltahub.registry.catalog.runs.steps import (
+    find_step,
+    refuse_step_name,
+    step_named,
+    why_no_step,
+)
 from deltahub.registry.db.models import Ref, Repository, Revision
 from deltahub.registry.db.session import ReadSession, WriteSession, repository_key
 from deltahub.registry.db.shared.retried import retried
@@ -28,6 +35,7 @@ from deltahub.registry.registry import Registry
 KINDS = ("branch", "tag")
 PAGE_REFS = 1000
 MIN_PREFIX = 7
+_BRANCHES, _TAGS = "refs/heads/", "refs/tags/"
 _HEX = re.compile(r"[0-9a-f]{7,40}")
 
 
@@ -39,7 +47,7 @@ class RefInfo:
 
 
 def resolve_revision(session: ReadSession, repository: Repository, revision: str) -> Revision:
-    """The revision that a tag, a branch, a commit id or a unique prefix of one names.
+    """The revision that a tag, a branch, a step, a commit id or a unique prefix of one names.
 
     `refs/heads/<branch>` and `refs/tags/<tag>` choose one kind. Raises RevisionNotFound, also for a
     prefix that several commits share.
@@ -47,14 +55,15 @@ def resolve_revision(session: ReadSession, repository: Repository, revision: str
     # Older releases allowed a branch and a tag of one name. The tag wins, because clients that
     # pinned it expect its bytes. For main the branch wins: clients without a pin read it.
     kinds = ("branch", "tag") if revision == DEFAULT_BRANCH else ("tag", "branch")
-    if revision.startswith("refs/heads/"):
-        found = find_ref(session, repository, "branch", revision.removeprefix("refs/heads/"))
-    elif revision.startswith("refs/tags/"):
-        found = find_ref(session, repository, "tag", revision.removeprefix("refs/tags/"))
+    if revision.startswith(_BRANCHES):
+        found = find_ref(session, repository, "branch", revision.removeprefix(_BRANCHES))
+    elif revision.startswith(_TAGS):
+        found = find_ref(session, repository, "tag", revision.removeprefix(_TAGS))
     else:
         found = (
             find_ref(session, repository, kinds[0], revision)
             or find_ref(session, repository, kinds[1], revision)
+            or _by_step(session, repository, revision)
             or _by_commit(session, repository, revision)
         )
     if found is None:
@@ -69,6 +78,13 @@ def find_ref(session: ReadSession, repository: Repository, kind: str, name: str)
         .join(Ref, Ref.revision_id == Revision.id)
         .where(Ref.repository_id == repository.id, Ref.kind == kind, Ref.name == name)
     )
+
+
+def is_tag(session: ReadSession, repository: Repository, revision: str) -> bool:
+    """Whether resolve_revision() takes this name for that of a tag."""
+    if revision == DEFAULT_BRANCH or revision.startswith(_BRANCHES):
+        return False
+    return find_ref(session, repository, "tag", revision.removeprefix(_TAGS)) is not None
 
 
 def ref_pages(reg: Registry, repository: Repository, kind: str) -> Iterator[list[RefInfo]]:
@@ -110,7 +126,8 @@ def create_ref(
 ) -> RefInfo:
     """Make a branch or tag at a revision of the repository.
 
-    Raises Conflict if a branch or a tag has the name, InvalidRequest for a tag named main.
+    Raises Conflict if a branch or a tag has the name, InvalidRequest for a tag named main and for
+    the name that an adapter's repository keeps for the hub.
     """
     _check_kind(kind)
     validate_ref(ref)
@@ -124,12 +141,14 @@ def create_ref(
             raise WriteConflict(f"{name} became another repository meanwhile")
         # Serializes refs and commits. SQLite ignores it: a write transaction locks the database.
         session.refresh(repository, with_for_update=True)
+        refuse_reserved(session, repository, ref)
         other = "tag" if kind == "branch" else "branch"
         if find_ref(session, repository, other, ref) is not None:
             raise Conflict(
                 f"{ref} is a {other} of {name}; a {kind} cannot have its name: take another, or"
                 f" remove the {other}"
             )
+        refuse_step_name(session, repository, name, ref)
         target = resolve_revision(session, repository, revision)
         if find_ref(session, repository, kind, ref) is not None:
             raise Conflict(f"{name} has a {kind} {ref} already")
@@ -183,6 +202,11 @@ def may_start_without_parent(session: ReadSession, repository: Repository, ref: 
     return branches == [None, None]
 
 
+def _by_step(session: ReadSession, repository: Repository, revision: str) -> Revision | None:
+    number = step_named(revision)
+    return None if number is None else find_step(session, repository, number)
+
+
 def _by_commit(session: ReadSession, repository: Repository, prefix: str) -> Revision | None:
     if not _HEX.fullmatch(prefix):
         return None
@@ -199,6 +223,9 @@ def _why_not_found(session: ReadSession, repository: Repository, revision: str) 
     name = full_name(session, repository)
     if is_empty(session, repository):
         return f"{name} is empty: nothing has been committed yet"
+    number = step_named(revision)
+    if number is not None:
+        return why_no_step(session, repository, name, number)
     return (
         f"{name} has no branch, tag or commit {quoted(revision)}"
         f" (a shortened commit needs {MIN_PREFIX} digits and one match)"

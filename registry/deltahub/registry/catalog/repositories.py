@@ -11,11 +11,19 @@ from deltahub.registry.access.caller import Caller, Role, require_writer
 from deltahub.registry.access.permissions import namespace_role, role_for, writable_namespaces
 from deltahub.registry.access.repositories import (
     domain_of,
-    find_repository,
+    find_namespace,
     load_repository,
 )
-from deltahub.registry.db.models import File, Namespace, Repository, Revision, utc_now
-from deltahub.registry.db.session import ReadSession, WriteSession
+from deltahub.registry.db.expressions import ascii_lower
+from deltahub.registry.db.models import (
+    File,
+    Namespace,
+    OldName,
+    Repository,
+    Revision,
+    utc_now,
+)
+from deltahub.registry.db.session import ReadSession, WriteSession, also_lock
 from deltahub.registry.db.shared.retried import retried
 from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.db.tables.retention import DroppedRevision
@@ -85,6 +93,9 @@ def add_repository(
 ) -> RepositoryInfo:
     """Do the same as create_repository inside the caller's transaction."""
     namespace = free_namespace(session, settings, caller, name)
+    # No index of the database keeps two names apart that differ only in case.
+    also_lock(session, f"names {namespace.id}")
+    _require_free(session, name)
     lock_repositories(session, settings, namespace.id)
     return _create(session, caller, namespace, name, private=private, role=role)
 
@@ -133,6 +144,8 @@ def remove(
     listed = files_of(trees)
     left = update(File).where(File.id.in_(listed)).values(left_by="repository deleted")
     session.execute(left.execution_options(synchronize_session=False))
+    # A name that is free again must not lead to what had it earlier.
+    _forget_old_name(session, repository.namespace_id, repository.name)
     # ON DELETE CASCADE deletes the rows that refer to it. Revisions name their trees, so go first.
     session.execute(delete(Revision).where(Revision.repository_id == repository.id))
     session.execute(delete(DroppedRevision).where(DroppedRevision.repository_id == repository.id))
@@ -146,14 +159,15 @@ def remove(
 def move_repository(reg: Registry, caller: Caller | None, name: str, new_name: str) -> None:
     """Rename a repository, within its namespace or into another where the caller may write.
 
+    The old name leads to it from then on, until another repository takes that name.
+
     Raises RepositoryExists, and Conflict for a private repository that would leave its namespace:
     private data is stored in the domain of its namespace.
     """
     with reg.db.write() as session:
         repository = load_repository(session, caller, name, "admin")
         namespace = _writable_namespace(session, require_writer(caller), new_name)
-        if find_repository(session, new_name) is not None:
-            raise RepositoryExists(f"{new_name} exists already")
+        _require_free(session, new_name, beside=repository)
         if repository.is_private and namespace.id != repository.namespace_id:
             raise Conflict(
                 f"{name} is private, and private data stays in its namespace: push it anew to"
@@ -163,6 +177,15 @@ def move_repository(reg: Registry, caller: Caller | None, name: str, new_name: s
             check_repository(session, reg.settings, namespace.id)
             used = usage_of_repository(session, repository.id)
             check_push(session, reg.settings, namespace.id, used.logical_bytes)
+        _forget_old_name(session, namespace.id, split_name(new_name)[1])
+        _forget_old_name(session, repository.namespace_id, repository.name)
+        session.add(
+            OldName(
+                namespace_id=repository.namespace_id,
+                lower_name=repository.name.lower(),
+                repository_id=repository.id,
+            )
+        )
         repository.namespace_id = namespace.id
         repository.name = split_name(new_name)[1]
         audit.append(session, caller, "repository.move", name, {"to": new_name})
@@ -193,7 +216,7 @@ def hide(session: WriteSession, caller: Caller | None, repository: Repository, n
 
 def _writable_namespace(session: ReadSession, caller: Caller, name: str) -> Namespace:
     namespace_name, _ = split_name(name)
-    namespace = session.scalar(select(Namespace).where(Namespace.name == namespace_name))
+    namespace = find_namespace(session, namespace_name)
     if namespace is not None and (
         caller.is_superuser or namespace_role(session, caller, namespace.id) in ("write", "admin")
     ):
@@ -213,10 +236,34 @@ def free_namespace(
     Unauthorized, Forbidden, RepositoryExists, InvalidName, QuotaExceeded.
     """
     namespace = _writable_namespace(session, require_writer(caller), name)
-    if find_repository(session, name) is not None:
-        raise RepositoryExists(f"{name} exists already")
+    _require_free(session, name)
     check_repository(session, settings, namespace.id)
     return namespace
+
+
+def _require_free(session: ReadSession, name: str, beside: Repository | None = None) -> None:
+    """RepositoryExists if another repository than `beside` has the name, in any spelling."""
+    namespace, short = split_name(name)
+    row = find_namespace(session, namespace)
+    query = select(Repository.name).where(ascii_lower(Repository.name) == short.lower())
+    query = query.where(Repository.namespace_id == (0 if row is None else row.id))
+    if beside is not None:
+        query = query.where(Repository.id != beside.id)
+    taken = set(session.scalars(query))
+    if row is None or not taken:
+        return
+    if short in taken:
+        raise RepositoryExists(f"{row.name}/{short} exists already")
+    raise RepositoryExists(
+        f"{row.name}/{min(taken)} exists already, and {quoted(short)} differs from it only in upper"
+        " and lower case: choose a name that nobody mistakes for it"
+    )
+
+
+def _forget_old_name(session: WriteSession, namespace_id: int, name: str) -> None:
+    """Let a name lead nowhere."""
+    of_name = (OldName.namespace_id == namespace_id) & (OldName.lower_name == name.lower())
+    session.execute(delete(OldName).where(of_name))
 
 
 def _create(
@@ -241,7 +288,7 @@ def _create(
     session.flush()
     audit.append(session, caller, "repository.create", name, {"is_private": private})
     caller_role = role_for(session, caller, namespace.id)
-    return as_info(repository, name, None, caller_role)
+    return as_info(repository, f"{namespace.name}/{repository.name}", None, caller_role)
 
 
 def with_heads() -> Select[Repository, str, Revision | None]:

@@ -1,5 +1,8 @@
 """The weights of a revision: its safetensors files and their tensors."""
 
+from collections.abc import Mapping
+from hashlib import sha256
+
 from sqlalchemy import ColumnElement, Select, and_, or_, select
 
 from deltahub.codecs.errors import CodecError
@@ -60,6 +63,14 @@ def named_tensors(reader: FileReader, file: File) -> list[tuple[str, TensorRef]]
         for segment in recipe.segments
         if isinstance(segment, TensorRef) and segment.name is not None
     ]
+
+
+def digest_of(tensors: Mapping[str, TensorRef]) -> str:
+    """SHA-256 over the names and content ids of a model's tensors, whatever its files are."""
+    digest = sha256()
+    for name, ref in sorted(tensors.items()):
+        digest.update(name.encode() + b"\0" + ref.tensor)
+    return digest.hexdigest()
 
 
 def _files(revision_id: int) -> Select[File]:

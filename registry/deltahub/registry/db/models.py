@@ -20,6 +20,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from deltahub.registry.db.columns import Base as Base
 from deltahub.registry.db.columns import Id, UtcDateTime, partial_index
 from deltahub.registry.db.columns import utc_now as utc_now
+from deltahub.registry.db.expressions import ascii_lower
 
 PUBLIC_DOMAIN_KEY = "public"
 
@@ -52,6 +53,7 @@ class Namespace(Base):
     """The first half of a repository's name. It belongs to a user or to an organization."""
 
     __tablename__ = "namespaces"
+    __table_args__ = (Index("ix_namespaces_lower_name", ascii_lower(literal_column("name"))),)
     id: Mapped[int] = mapped_column(Id, primary_key=True)
     name: Mapped[str] = mapped_column(String(96), unique=True)
     kind: Mapped[str] = mapped_column(String(16))  # user | organization
@@ -82,6 +84,7 @@ class Repository(Base):
     __tablename__ = "repositories"
     __table_args__ = (
         UniqueConstraint("namespace_id", "name"),
+        Index("ix_repositories_lower_name", "namespace_id", ascii_lower(literal_column("name"))),
         # Orders of lists, of all public repositories and of those of a namespace.
         Index("ix_repositories_created", "is_private", "id"),
         Index("ix_repositories_changed", "is_private", "head_id", "id"),
@@ -107,6 +110,19 @@ class Repository(Base):
     # Of its usage, for lists in this order; quotas/usage.py keeps them.
     logical_bytes: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
     saved_bytes: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
+
+
+class OldName(Base):
+    """A former name of a repository, which leads to it unless another one has the name now."""
+
+    __tablename__ = "old_names"
+    __table_args__ = (UniqueConstraint("namespace_id", "lower_name"),)
+    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    namespace_id: Mapped[int] = mapped_column(ForeignKey("namespaces.id", ondelete="CASCADE"))
+    lower_name: Mapped[str] = mapped_column(String(96))  # without its namespace, in lower case
+    repository_id: Mapped[int] = mapped_column(
+        ForeignKey("repositories.id", ondelete="CASCADE"), index=True
+    )
 
 
 class Revision(Base):

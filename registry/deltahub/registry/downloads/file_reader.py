@@ -29,6 +29,7 @@ T = TypeVar("T")
 # Segments of a recipe whose tensors one short transaction locates.
 LOOKUP_SEGMENTS = 256
 RECIPE_CACHE_BYTES = 8 * MIB
+DIFFERENCE_CACHE_BYTES = 32 * MIB
 
 
 class ServedBytes:
@@ -58,13 +59,23 @@ class FileReader(TensorReader):
         self.served = ServedBytes()
         # (SHA-256 of the file, recipe id) -> index. Row ids are no keys: they may be reused.
         self._recipes: ByteCache[tuple[str, bytes], RecipeIndex] = ByteCache(RECIPE_CACHE_BYTES)
+        # (tensor, base, first byte, bytes) of a frame that was encoded for a reader -> the frame:
+        # all engines of a run ask for the same ones at about the same time.
+        self.differences: ByteCache[tuple[bytes, bytes, int, int], bytes] = ByteCache(
+            DIFFERENCE_CACHE_BYTES
+        )
         # Row id -> location of the recipe: a Xet download needs the same recipe every 64 MiB.
         self._recipe_places: Memo[int, TensorLocation | None] = Memo(registry.db)
 
     @property
     def caches(self) -> Mapping[str, ByteCache[Any, Any]]:
         """What is kept in memory, by name: for monitoring."""
-        return {"blocks": self._blocks, "places": self._places, "recipes": self._recipes}
+        return {
+            "blocks": self._blocks,
+            "places": self._places,
+            "recipes": self._recipes,
+            "differences": self.differences,
+        }
 
     def stream_file(
         self, file: File, start: int, end: int, chunk_bytes: int = MIB

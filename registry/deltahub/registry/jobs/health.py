@@ -15,7 +15,7 @@ from sqlalchemy import select
 from deltahub.registry.db import schema
 from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.errors import DataLost, StorageFull, Unavailable
-from deltahub.registry.jobs.store_watch import StoreWatch
+from deltahub.registry.jobs.store_watch import PAUSE_S, StoreWatch
 from deltahub.registry.leases import signs_of_life
 from deltahub.registry.registry import Registry
 
@@ -42,9 +42,10 @@ class Problem:
 class Health:
     """What one server process says about its hub. Safe to share between threads."""
 
-    def __init__(self, reg: Registry) -> None:
+    def __init__(self, reg: Registry, store_pause_s: float = PAUSE_S) -> None:
+        """store_pause_s: between two questions to the store."""
         self._reg = reg
-        self._store = StoreWatch(reg)
+        self._store = StoreWatch(reg, store_pause_s)
         self._worker_due_at = 0.0
         self._is_database_away = False
 

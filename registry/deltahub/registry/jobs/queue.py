@@ -199,10 +199,12 @@ def report_progress(
     done_bytes: int,
     total_bytes: int,
     fraction: float | None = None,
+    step: tuple[int, int] | None = None,
 ) -> bool:
     """Store the progress of a running job; False if it should stop (cancelled or deleted).
 
-    done_bytes, total_bytes: of the stage. fraction: of the whole job, if it knows.
+    done_bytes, total_bytes: of the stage. fraction: of the whole job, if it knows. step: its number
+    from 1, and how many the job has, if it counts them.
     """
     progress: dict[str, Any] = {
         "stage": _storable(stage),
@@ -211,6 +213,8 @@ def report_progress(
     }
     if fraction is not None:
         progress["fraction"] = fraction
+    if step is not None:
+        progress["step"], progress["n_steps"] = step
     if not _change(session, job_id, ("running",), {"progress": progress}):
         return False
     return not is_cancel_asked(session, job_id)
@@ -235,6 +239,23 @@ def queue_again(session: WriteSession, job: Job) -> None:
     note_job_change(session)
 
 
+def ask_to_stop(session: WriteSession, job: Job) -> None:
+    """Cancel a queued job, or ask a running one to stop; one that is over does not change.
+
+    Nor does a running job that has published its result: it ends as done in a moment.
+    job: locked by this transaction, because a worker may be taking it.
+    """
+    if job.state == "running" and job.lane in ASKED and job.repository_id is not None:
+        return
+    if job.state == "queued":
+        job.state, job.finished_at, job.worker_id = "cancelled", utc_now(), None
+        job.error_code, job.error = None, None  # why the last attempt failed
+    if job.state in ("cancelled", "running"):
+        job.is_cancel_asked = True
+    session.flush()
+    note_job_change(session)
+
+
 def is_cancel_asked(session: ReadSession, job_id: str) -> bool:
     """Whether the job should stop; True also if the job was deleted."""
     asked = session.scalar(select(Job.is_cancel_asked).where(Job.id == job_id))
@@ -255,7 +276,13 @@ def mark_done(
 def mark_failed(
     session: WriteSession, job_id: str, code: str, message: str, attempt: int | None = None
 ) -> bool:
-    """Finish a job with an error; False if it had ended already."""
+    """Finish a job with an error; False if it had ended already.
+
+    A job that should be cancelled is cancelled: its error is what stopped it.
+    """
+    asked = select(Job.is_cancel_asked).where(Job.id == job_id, Job.state == "running")
+    if session.scalar(asked):
+        return mark_cancelled(session, job_id, attempt)
     values = {"state": "failed", "error_code": code, "error": _storable(message)}
     return _finish(session, job_id, values, attempt)
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import and_, func, or_, select
 
@@ -11,9 +11,9 @@ from deltahub.registry.access.caller import Caller, require_writer
 from deltahub.registry.access.permissions import allowed, full_name
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.columns import UtcDateTime
-from deltahub.registry.db.models import Namespace, Repository, User, utc_now
+from deltahub.registry.db.models import Namespace, Repository, Revision, User
 from deltahub.registry.db.paging.keyset import Asked, Page, read_page
-from deltahub.registry.db.session import ReadSession, note_job_change
+from deltahub.registry.db.session import ReadSession
 from deltahub.registry.db.tables.jobs import Job, JobLine
 from deltahub.registry.errors import InvalidRequest, JobFailed, JobNotFound, RegistryError
 from deltahub.registry.jobs import health, queue
@@ -21,13 +21,19 @@ from deltahub.registry.leases import signs_of_life
 from deltahub.registry.names import quoted
 from deltahub.registry.registry import Registry
 
+# The part of a result that shows inputs of a model's task, made up like its private ones.
+_TASK_INPUTS: Final = "disagreements"
+# The argument in which a user has given some.
+_GIVEN_INPUTS: Final = "prompts"
+
 
 @dataclass(frozen=True)
 class JobInfo:
     """A job, for callers who may see it.
 
-    error: why it failed; of a queued job, why its last attempt did. waits_for: what an unfinished
-    job waits for; None while it runs.
+    payload, result: without inputs of a task that the caller may not see. error: why it failed; of
+    a queued job, why its last attempt did. waits_for: what an unfinished job waits for; None while
+    it runs.
     """
 
     id: str
@@ -63,23 +69,17 @@ class LogLine:
 def get_job(reg: Registry, caller: Caller | None, job_id: str) -> JobInfo:
     """The job, if the caller owns it or may write to its repository; JobNotFound."""
     with reg.db.read() as session:
-        return _info(reg, session, visible_job(session, caller, job_id))
+        return _info(reg, session, caller, visible_job(session, caller, job_id))
 
 
 def cancel_job(reg: Registry, caller: Caller | None, job_id: str) -> JobInfo:
     """Cancel a queued job or ask a running job to stop. A finished job does not change."""
-    require_writer(caller)
+    user = require_writer(caller)
     with reg.db.write_beside() as session:
         job = visible_job(session, caller, job_id)
         session.refresh(job, with_for_update=True)  # a worker may be taking it
-        if job.state == "queued":
-            job.state, job.finished_at, job.worker_id = "cancelled", utc_now(), None
-            job.error_code, job.error = None, None  # why the last attempt failed
-        if job.state in ("cancelled", "running"):
-            job.is_cancel_asked = True
-        session.flush()
-        note_job_change(session)
-        return _info(reg, session, job)
+        queue.ask_to_stop(session, job)
+        return _info(reg, session, user, job)
 
 
 def list_jobs(
@@ -119,7 +119,7 @@ def list_jobs(
                 and_(Job.created_at == last.created_at, Job.id < last.id),
             )
             query = query.where(is_older)
-        return _infos(reg, session, session.scalars(query).all())
+        return _infos(reg, session, caller, session.scalars(query).all())
 
 
 def page_of_jobs(
@@ -144,7 +144,7 @@ def page_of_jobs(
     columns = {"created": Job.created_at, "finished": finished, "size": Job.size_bytes}
     with reg.db.read() as session:
         page = read_page(session, query, columns, Job.id, asked)
-        return Page(_infos(reg, session, [job for job, *_ in page.items]), page.after)
+        return Page(_infos(reg, session, caller, [job for job, *_ in page.items]), page.after)
 
 
 def log_of(
@@ -190,7 +190,9 @@ def _may_see(session: ReadSession, caller: Caller, job: Job) -> bool:
     return allowed(session, caller, "write", session.get_one(Repository, job.repository_id))
 
 
-def _infos(reg: Registry, session: ReadSession, jobs: Sequence[Job]) -> list[JobInfo]:
+def _infos(
+    reg: Registry, session: ReadSession, caller: Caller, jobs: Sequence[Job]
+) -> list[JobInfo]:
     # Held until all are told: a session forgets rows that nobody holds, and asks for each again.
     held: list[object] = []
     for part in batches(jobs):
@@ -201,10 +203,10 @@ def _infos(reg: Registry, session: ReadSession, jobs: Sequence[Job]) -> list[Job
         held += repositories
         held += session.scalars(select(Namespace).where(Namespace.id.in_(spaces)))
         held += session.scalars(select(User).where(User.id.in_({job.user_id for job in part})))
-    return [_info(reg, session, job) for job in jobs]
+    return [_info(reg, session, caller, job) for job in jobs]
 
 
-def _info(reg: Registry, session: ReadSession, job: Job) -> JobInfo:
+def _info(reg: Registry, session: ReadSession, caller: Caller | None, job: Job) -> JobInfo:
     repository = (
         None if job.repository_id is None else session.get_one(Repository, job.repository_id)
     )
@@ -213,9 +215,9 @@ def _info(reg: Registry, session: ReadSession, job: Job) -> JobInfo:
         id=job.id,
         kind=job.kind,
         state=job.state,
-        payload=job.payload,
+        payload=_payload_for(caller, job),
         progress=job.progress,
-        result=job.result,
+        result=_result_for(session, caller, job),
         error_code=job.error_code,
         error=job.error,
         is_cancel_asked=job.is_cancel_asked,
@@ -230,6 +232,43 @@ def _info(reg: Registry, session: ReadSession, job: Job) -> JobInfo:
         started_at=job.started_at,
         finished_at=job.finished_at,
     )
+
+
+def _payload_for(caller: Caller | None, job: Job) -> Mapping[str, Any]:
+    """What the job was asked for, without inputs of a task that its user has given, unless the
+    caller is that user: others may see the job, because they may write to what it makes.
+    """
+    arguments = job.payload.get("arguments")
+    if not isinstance(arguments, Mapping) or arguments.get(_GIVEN_INPUTS) is None:
+        return job.payload
+    if _is_own(caller, job):
+        return job.payload
+    return {**job.payload, "arguments": {**arguments, _GIVEN_INPUTS: None}}
+
+
+def _is_own(caller: Caller | None, job: Job) -> bool:
+    return caller is not None and (caller.is_superuser or job.user_id == caller.user_id)
+
+
+def _result_for(session: ReadSession, caller: Caller | None, job: Job) -> Mapping[str, Any] | None:
+    """The job's result, without the inputs of a task if the caller may not see these.
+
+    Inputs that are made up like those of a kit are for writers of the repository that has the kit,
+    which is not the job's; inputs like those of the argument `prompts` are for the job's user.
+    """
+    result = job.result
+    if result is None or _TASK_INPUTS not in result:
+        return result
+    if job.payload["arguments"].get(_GIVEN_INPUTS) is not None:
+        may_see = _is_own(caller, job)
+    else:
+        model = session.get(Revision, job.payload["revisions"][0])
+        may_see = model is not None and allowed(
+            session, caller, "write", session.get_one(Repository, model.repository_id)
+        )
+    if may_see:
+        return result
+    return {key: value for key, value in result.items() if key != _TASK_INPUTS}
 
 
 def _waits_for(reg: Registry, job: Job) -> str | None:

@@ -58,12 +58,16 @@ class Held:
     mark_looked: Callable[[], None]
 
 
-def others(reg: Registry, name: str, held: Held) -> list[Mapping[str, Any]]:
-    """What the other processes that share this lock say of themselves."""
+def others(reg: Registry, name: str, held: Held | None = None) -> list[Mapping[str, Any]]:
+    """What the other processes that share this lock say of themselves.
+
+    held: this process's own, if it has the lock, too.
+    """
     if reg.db.is_sqlite:
         return []
+    own = None if held is None else held.id
     with reg.db.read() as session:
-        return [each.about for each in live(session, name) if each.id != held.id]
+        return [each.about for each in live(session, name) if each.id != own]
 
 
 def check_free(reg: Registry, name: str) -> None:

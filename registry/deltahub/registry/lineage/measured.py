@@ -43,9 +43,12 @@ def measure_lineage(session: WriteSession, revision_id: int) -> dict[int, float]
     share that the parent holds or that is decoded from the parent's tensors. Other files do not
     count, because a common licence or tokenizer says nothing about the origin of weights. Parents
     are revisions of other repositories that the owner may read: the declared base, and the first
-    holders of shared tensors or bases.
+    holders of shared tensors or bases. An export that the hub made has none: it shares small
+    tensors with its model and its other exports, and names the model already.
     """
     sizes = _tensor_sizes(session, revision_id)
+    if _is_export(session, revision_id):
+        sizes = {}
     total = sum(sizes.values())
     shares: dict[int, float] = {}
     if total:
@@ -117,6 +120,11 @@ def measure_affected(reg: Registry, revision_id: int) -> None:
             now = session.get(Revision, each)
             if now is not None and now.commit == found.commit:
                 measure_lineage(session, each)
+
+
+def _is_export(session: ReadSession, revision_id: int) -> bool:
+    """Whether a job of this hub made the repository as an export."""
+    return session.get_one(Repository, _repository_of(session, revision_id)).role == "export"
 
 
 def _tensor_sizes(session: ReadSession, revision_id: int) -> dict[int, int]:

@@ -37,7 +37,7 @@ def sketch_revision(reg: Registry, reader: FileReader, revision_id: int) -> list
         if file.recipe_tensor_id is None:
             tensors += _landed_tensors(reader, path, file)
         else:
-            tensors += _ingested_tensors(reader, file)
+            tensors += ingested_tensors(reader, file)
     sketches = [sketch(tensor) for tensor in choose(tensors)]
     return [found for found in sketches if found is not None]
 
@@ -82,7 +82,7 @@ def read_from(reader: FileReader, file: File, start: int = 0) -> Callable[[int, 
     return read
 
 
-def _ingested_tensors(reader: FileReader, file: File) -> list[Sketchable]:
+def ingested_tensors(reader: FileReader, file: File) -> list[Sketchable]:
     """The tensors of an ingested file.
 
     A reader of the file would look up the recipe and all locations at each place that a sketch

@@ -1,6 +1,7 @@
 """The revision for which bases are searched, and a condition on declared bases."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import ColumnElement, and_, or_
 from sqlalchemy.orm import Session
@@ -35,8 +36,11 @@ class Target:
         )
 
 
-def declares(name: str) -> ColumnElement[bool]:
-    """True for a revision that declares the repository `name` as its base, at any revision."""
-    base = Revision.declared_base
+def declares(name: str, child: Any = Revision) -> ColumnElement[bool]:
+    """True for a revision that declares the repository `name` as its base, at any revision.
+
+    child: Revision, or an alias of it.
+    """
+    base = child.declared_base
     # A range can use the index; in SQLite LIKE cannot. "A" follows "@" in ASCII.
     return or_(base == name, and_(base >= f"{name}@", base < f"{name}A"))

@@ -18,6 +18,7 @@ from deltahub.registry.db.columns import CLOCK_SLACK as CLOCK_SLACK
 from deltahub.registry.db.columns import UtcDateTime
 from deltahub.registry.db.models import File, Hold, Landing, Pack, Tensor, Token, Xorb, utc_now
 from deltahub.registry.db.session import WriteSession
+from deltahub.registry.db.tables.comparisons import PooledInputs
 from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.db.tables.scrub import PackCopy
 from deltahub.registry.db.tables.spool import SpooledUpload
@@ -28,6 +29,7 @@ from deltahub.registry.settings import Settings
 # Tables whose dates decide what is kept or done.
 _DECIDING: Final = (
     Pack, PackCopy, Landing, File, Tensor, Xorb, Hold, Job, DeletionHold, SpooledUpload,
+    PooledInputs,
 )  # fmt: skip
 TABLES: Final = tuple(cast(Table, model.__table__) for model in _DECIDING)
 # Columns that hold the time at which they were written.

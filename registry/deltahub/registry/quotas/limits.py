@@ -2,11 +2,10 @@
 
 from dataclasses import dataclass
 
-from sqlalchemy import select
-
 from deltahub.registry.access import audit
 from deltahub.registry.access.caller import Caller, require_writer
 from deltahub.registry.access.permissions import namespace_role
+from deltahub.registry.access.repositories import namespace_row
 from deltahub.registry.db.models import Namespace
 from deltahub.registry.db.session import ReadSession, WriteSession, also_lock
 from deltahub.registry.db.tables.quotas import Quota
@@ -134,7 +133,7 @@ def set_limits(
     if not by_shell and not require_writer(caller).is_superuser:
         raise Forbidden("quotas are set by administrators of the hub, with a token of scope admin")
     with reg.db.write() as session:
-        row_id = session.scalar(select(Namespace.id).where(Namespace.name == namespace))
+        row_id = namespace_row(session, namespace)
         if row_id is None:
             raise _unknown(namespace)
         own = session.get(Quota, row_id)
@@ -153,7 +152,7 @@ def show_limits(reg: Registry, caller: Caller | None, namespace: str) -> tuple[U
     Forbidden for others, also if there is no such namespace. NotFound.
     """
     with reg.db.read() as session:
-        row_id = session.scalar(select(Namespace.id).where(Namespace.name == namespace))
+        row_id = namespace_row(session, namespace)
         if caller is None or not caller.is_superuser:
             role = None
             if caller is not None and row_id is not None:
@@ -166,7 +165,7 @@ def show_limits(reg: Registry, caller: Caller | None, namespace: str) -> tuple[U
 def show_limits_to_operator(reg: Registry, namespace: str) -> tuple[Usage, Limits]:
     """The same for the operator's shell. NotFound."""
     with reg.db.read() as session:
-        row_id = session.scalar(select(Namespace.id).where(Namespace.name == namespace))
+        row_id = namespace_row(session, namespace)
         return _used_and_limits(session, reg.settings, namespace, row_id)
 
 

@@ -13,6 +13,7 @@ from deltahub.registry.db.batches import batches
 from deltahub.registry.db.expressions import total
 from deltahub.registry.db.models import File, FileTensor, Frame, Repository
 from deltahub.registry.db.session import ReadSession, WriteSession
+from deltahub.registry.db.tables.comparisons import AdapterKit
 from deltahub.registry.db.tables.quotas import RepositoryUsage
 from deltahub.registry.db.tables.trees import Entry, TreeNode
 from deltahub.registry.db.tree_files import files_of, is_listed_by, trees_of_repository
@@ -25,7 +26,8 @@ class Usage:
 
     logical_bytes: of all files of all revisions of each repository, each once, as they were pushed.
     stored_bytes: what that takes in the object store, with what its differences need though no
-    revision names it any more. What several repositories share counts with the oldest of them.
+    revision names it any more. What several repositories share counts with the oldest of them. The
+    kit of an adapter counts too, though it lies in the database.
     """
 
     repositories: int
@@ -116,6 +118,8 @@ def measure(session: WriteSession, repository_id: int) -> None:
     for batch in batches(sorted(unnamed_bases(session, repository_id, tensors))):
         bases = select(total(Frame.length)).where(Frame.tensor_id.in_(batch))
         stored += session.scalar(bases) or 0
+    kit = select(AdapterKit.size).where(AdapterKit.repository_id == repository_id)
+    stored += session.scalar(kit) or 0
     session.merge(
         RepositoryUsage(repository_id=repository_id, stored_bytes=stored, logical_bytes=logical)
     )

@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from sqlalchemy import exists, func, select
 
+from deltahub.registry.catalog.runs.steps import follows_a_step
 from deltahub.registry.catalog.weights import (
     has_weights,
     safetensors_files,
@@ -57,8 +58,13 @@ COMPLETE_SHARE = 0.95
 def after_ingest(reg: Registry, reader: FileReader, revision_id: int) -> list[str]:
     """Store the revision's sketches and measured lineage; enqueue re-planning of its relatives.
 
-    Returns the new job ids; none if the revision was deleted. It can be run again.
+    Returns the new job ids; none if the revision was deleted. It can be run again. Nothing is done
+    for a step that follows another one of its run: that is its relative, and its base already.
     """
+    with reg.db.read() as session:
+        revision = session.get(Revision, revision_id)
+        if revision is None or follows_a_step(session, revision):
+            return []
     sketches = sketch_stored(reg, reader, revision_id)
     with reg.db.read() as session:
         revision = session.get(Revision, revision_id)

@@ -20,11 +20,20 @@ from sqlalchemy import select
 from deltahub.registry.access.caller import Caller, Scope, require_writer
 from deltahub.registry.access.permissions import full_name, require
 from deltahub.registry.access.repositories import load_repository
+from deltahub.registry.adapters.kits import has_kit
 from deltahub.registry.catalog import repositories
 from deltahub.registry.catalog.weights import named_tensors, safetensors_files
 from deltahub.registry.db.batches import PART_TENSORS, batches
 from deltahub.registry.db.expressions import total
-from deltahub.registry.db.models import PUBLIC_DOMAIN_KEY, Domain, Repository, Tensor, User
+from deltahub.registry.db.models import (
+    PUBLIC_DOMAIN_KEY,
+    Domain,
+    Ref,
+    Repository,
+    Revision,
+    Tensor,
+    User,
+)
 from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.downloads.file_reader import FileReader
@@ -58,6 +67,24 @@ class WithdrawStep:
 
 
 @dataclass(frozen=True)
+class Untouched:
+    """What a repository has to be still when it is deleted: this row, whose only branch is at this
+    commit, without a tag or a kit.
+    """
+
+    repository_id: int
+    commit: str
+
+    def require(self, session: ReadSession, repository: Repository) -> None:
+        """Conflict if somebody has changed it since."""
+        query = select(Revision.commit).join(Ref, Ref.revision_id == Revision.id)
+        commits = list(session.scalars(query.where(Ref.repository_id == repository.id)))
+        is_same = repository.id == self.repository_id and commits == [self.commit]
+        if not is_same or has_kit(session, repository.id):
+            raise Conflict("somebody has changed it since")
+
+
+@dataclass(frozen=True)
 class Withdrawal:
     """A change that waits for a job. models: how many the job stores without the repository.
 
@@ -68,11 +95,20 @@ class Withdrawal:
     models: int
 
 
-def withdraw(reg: Registry, caller: Caller | None, name: str, change: Change) -> Withdrawal | None:
+def withdraw(
+    reg: Registry,
+    caller: Caller | None,
+    name: str,
+    change: Change,
+    untouched: Untouched | None = None,
+) -> Withdrawal | None:
     """Make the repository private, or delete it; None if that is done.
 
     Otherwise other models have to be stored without it first. The job of the result does that and
     then the change. A repeated request returns the job that runs already.
+
+    untouched: Conflict if the repository is another; the job looks again in the transaction that
+    changes it, because it may take hours.
     """
     caller = require_writer(caller)
     with reg.db.read() as session:
@@ -81,21 +117,27 @@ def withdraw(reg: Registry, caller: Caller | None, name: str, change: Change) ->
     with reg.db.write() as session:
         repository = load_repository(session, caller, name, "admin")
         session.refresh(repository, with_for_update=True)
+        if untouched is not None:
+            untouched.require(session, repository)
         if change == "private" and repository.is_private:
             return None
         dependents = dependents or find_dependents(session, repository)
         if not dependents:
             _change(session, caller, repository, change)
             return None
-        job_id = _find_job(session, repository, change)
+        commit = None if untouched is None else untouched.commit
+        job_id = _find_job(session, repository, change, commit)
         if job_id is None:
-            payload = {"change": change, "scope": caller.scope}
+            payload = {"change": change, "scope": caller.scope, "commit": commit}
             job_id = queue.enqueue(session, queue.WITHDRAW, payload, repository.id, caller.user_id)
         models = count_models(session, caller, repository, dependents)
     return Withdrawal(job_id, models)
 
 
-def _find_job(session: ReadSession, repository: Repository, change: Change) -> str | None:
+def _find_job(
+    session: ReadSession, repository: Repository, change: Change, commit: str | None
+) -> str | None:
+    """A job that waits or runs, and does the change under the same condition."""
     return session.scalar(
         select(Job.id).where(
             Job.repository_id == repository.id,
@@ -103,6 +145,7 @@ def _find_job(session: ReadSession, repository: Repository, change: Change) -> s
             Job.state.in_(queue.ACTIVE),
             Job.is_cancel_asked.is_(False),
             Job.payload["change"].as_string() == change,
+            Job.payload["commit"].as_string() == commit,
         )
     )
 
@@ -252,8 +295,10 @@ class WithdrawJob:
             session.refresh(repository, with_for_update=True)
             if has_dependents(session, repository):
                 return False
-            user_id = session.get_one(Job, self._job_id).user_id
-            user = None if user_id is None else session.get(User, user_id)
+            job = session.get_one(Job, self._job_id)
+            if (commit := job.payload.get("commit")) is not None:
+                Untouched(repository.id, commit).require(session, repository)
+            user = None if job.user_id is None else session.get(User, job.user_id)
             if user is None:
                 raise Conflict("the user who asked for this was deleted; ask again as another one")
             caller = Caller(user.id, user.name, user.is_admin, self._scope)

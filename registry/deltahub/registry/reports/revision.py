@@ -9,6 +9,7 @@ from deltahub.codecs.files.recipe import Recipe
 from deltahub.registry import cancellation
 from deltahub.registry.access.caller import Caller
 from deltahub.registry.access.repositories import DEFAULT_BRANCH, load_repository
+from deltahub.registry.cards.pointers import pointers_among, sentence_on
 from deltahub.registry.catalog.entries import EntryInfo, list_entries
 from deltahub.registry.catalog.refs import resolve_revision
 from deltahub.registry.db.models import File, FileTensor, Revision
@@ -82,6 +83,10 @@ def report_revision(
         is_ingested = all(entry.file.recipe_tensor_id is not None for entry in entries)
         base = report_base(session, caller, row, stored if is_ingested else None)
     files = [_report_file(stored, entry) for entry in entries]
+    pointed = pointers_among(reader, entries)
+    for file_report in files:
+        if file_report.path in pointed:
+            file_report.note = sentence_on({file_report.path: pointed[file_report.path]})
     if not is_brief:
         _add_tensors(reader, stored, entries, files)
     totals = stored.total(stored.described)

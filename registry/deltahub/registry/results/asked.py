@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 
 from deltahub.registry.access import audit
 from deltahub.registry.access.caller import Caller, require_writer
@@ -17,6 +17,7 @@ from deltahub.registry.db.expressions import total
 from deltahub.registry.db.models import File, Repository, Revision, User, utc_now
 from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.db.shared.retried import retried
+from deltahub.registry.db.tables.comparisons import UpgradedAdapter
 from deltahub.registry.db.tables.jobs import Job
 from deltahub.registry.db.tables.trees import Entry
 from deltahub.registry.errors import (
@@ -30,6 +31,7 @@ from deltahub.registry.errors import (
 from deltahub.registry.jobs import queue, requests
 from deltahub.registry.jobs.requests import JobInfo
 from deltahub.registry.registry import Registry
+from deltahub.registry.results.known import Check, KnownModel
 from deltahub.registry.settings import Settings
 
 # Among a user's own jobs. A day is longer than the delay of any job.
@@ -45,7 +47,7 @@ class Wish:
     arguments: of this kind, as plain JSON, already checked. name: the new repository, None if the
     job makes none. inputs: `namespace/name[@revision]` of the models that the job reads. private:
     None for "if an input is". only_reads: the job stores no part of its inputs, so that it may read
-    private ones of several namespaces.
+    private ones of several namespaces. check: of the kind, refuses what is known to end badly.
     """
 
     kind: str
@@ -54,6 +56,7 @@ class Wish:
     inputs: Sequence[str]
     private: bool | None = None
     only_reads: bool = False
+    check: Check | None = None
 
 
 @dataclass(frozen=True)
@@ -84,9 +87,11 @@ def ask(
 
     The inputs' revisions are fixed now. RepositoryNotFound and RevisionNotFound for an input that
     the caller may not read, RepositoryExists, Forbidden, InvalidRequest; Conflict for a key that
-    the caller has used for something else; LimitExceeded for too many unfinished jobs.
+    the caller has used for something else; LimitExceeded for too many unfinished jobs; the errors
+    of the wish's check.
     """
     user = require_writer(caller)
+    _check_inputs(reg, user, wish, idempotency_key)
     with reg.db.write_beside() as session:
         # Serializes the user's requests: keys and the number of jobs are checked, then written.
         session.get(User, user.user_id, with_for_update=True)
@@ -121,7 +126,10 @@ def granted_in(session: WriteSession, settings: Settings, job_id: str) -> Grante
     if user is None:
         raise Forbidden("the user who asked for this job was deleted")
     caller = Caller(user.id, user.name, user.is_admin, payload["scope"])
-    revisions = [_found(session, row) for row in payload["revisions"]]
+    rows = payload["revisions"]
+    # Jobs that an older hub was asked for do not say how their inputs were named.
+    names = payload.get("inputs") or ["a model"] * len(rows)
+    revisions = [_found(session, *each) for each in zip(rows, names, strict=True)]
     # After it has published, the job's repository exists, and is its own.
     name = None if job.repository_id is not None else payload["name"]
     kept = (name, payload["private"], payload.get("only_reads", False))
@@ -129,7 +137,6 @@ def granted_in(session: WriteSession, settings: Settings, job_id: str) -> Grante
     if job.repository_id is not None:
         own = session.get_one(Repository, job.repository_id)
         is_private, domain_id = own.is_private, own.domain_id
-    rows = [revision.id for revision in revisions]
     return Granted(caller, payload["arguments"], rows, is_private, domain_id)
 
 
@@ -165,9 +172,26 @@ def retry(reg: Registry, caller: Caller | None, job_id: str) -> JobInfo:
             raise Forbidden(f"the job {job_id} was asked for with a token of scope admin")
         session.get(User, user.user_id, with_for_update=True)
         _check_number(session, user)
+        # What an upgrade made before it was put back is deleted; this result is asked for anew.
+        put_back = update(UpgradedAdapter).where(
+            UpgradedAdapter.job_id == job_id, UpgradedAdapter.state == "put_back"
+        )
+        session.execute(put_back.values(job_id=None))
         queue.queue_again(session, job)
         audit.append(session, user, "job.retry", job.kind, {"job": job_id})
     return requests.get_job(reg, user, job_id)
+
+
+def _check_inputs(reg: Registry, user: Caller, wish: Wish, key: str | None) -> None:
+    """Refuse what is known to end badly. No transaction that writes is open while it is read."""
+    if wish.check is None:
+        return
+    with reg.db.read() as session:
+        if _known(session, user, wish, key) is not None:
+            return  # nobody is refused the job that the same request has made
+        found = [_pinned(session, user, each) for each in wish.inputs]
+        models = [KnownModel.load(session, reg, user, each) for each in found]
+    wish.check(models)
 
 
 def _known(session: ReadSession, user: Caller, wish: Wish, key: str | None) -> str | None:
@@ -190,11 +214,11 @@ def _pinned(session: ReadSession, user: Caller, text: str) -> Revision:
     return resolve_revision(session, repository, revision or "main")
 
 
-def _found(session: ReadSession, row: int) -> Revision:
+def _found(session: ReadSession, row: int, name: str) -> Revision:
     revision = session.get(Revision, row)
     if revision is None:
         raise RevisionNotFound(
-            "a model that the job reads was deleted meanwhile: ask for a job without it"
+            f"{name}, which the job reads, was deleted meanwhile: ask for a job without it"
         )
     return revision
 
@@ -267,6 +291,7 @@ def _enqueue(
         "only_reads": wish.only_reads,
         "arguments": dict(wish.arguments),
         "revisions": rows,
+        "inputs": list(wish.inputs),
         "scope": user.scope,
         "priority": priority,
     }

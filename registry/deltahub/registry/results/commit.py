@@ -7,7 +7,7 @@ from sqlalchemy import select
 
 from deltahub.registry.access.caller import Caller
 from deltahub.registry.access.repositories import load_repository
-from deltahub.registry.catalog.commit import commit
+from deltahub.registry.catalog.commit import commit_of_job
 from deltahub.registry.catalog.entries import entries_at, list_entries
 from deltahub.registry.catalog.operations import AddFile, CopyFile, DeleteFile, Operation
 from deltahub.registry.catalog.refs import create_ref, find_ref, resolve_revision
@@ -47,7 +47,7 @@ def add_commit(reg: Registry, caller: Caller, addition: Addition) -> str:
     """Make the commit, and the tag; the id of the commit.
 
     If it was made before by the same job, nothing changes. RefMoved if somebody else has pushed
-    meanwhile; the errors of `commit` and `create_ref`.
+    meanwhile; the errors of `commit_of_job` and `create_ref`.
     """
     texts = SmallFiles(reg, caller)
     sizes = {path: (texts.add(data), len(data)) for path, data in addition.texts.items()}
@@ -64,7 +64,7 @@ def add_commit(reg: Registry, caller: Caller, addition: Addition) -> str:
     if addition.tag is not None and not _is_tagged(reg, caller, addition, addition.tag):
         create_ref(reg, caller, addition.name, "tag", addition.tag, addition.parent)
     try:
-        head = commit(
+        head = commit_of_job(
             reg, caller, addition.name, addition.branch, operations, addition.message, parent,
             addition.base,
         ).commit  # fmt: skip

@@ -52,13 +52,17 @@ class Branch:
 
 @dataclass(frozen=True)
 class Result:
-    """What is published. base: the revision that all branches descend from, as a text and a row."""
+    """What is published. base: the revision that all branches descend from, as a text and a row.
+
+    edge: what the branches are to their parents; None for what the role says.
+    """
 
     name: str
     is_private: bool
     role: str
     base: tuple[str, int]
     branches: Sequence[Branch]
+    edge: str | None = None
 
 
 def publish(
@@ -71,8 +75,8 @@ def publish(
     """Make the repository with all of its branches; the commit of main.
 
     check(session): raises in the transaction if the result may not be published any more. If the
-    job has published already, nothing changes. RepositoryExists, Forbidden; Unavailable if a file
-    was deleted meanwhile.
+    job has published already, nothing changes. RepositoryExists, Forbidden; Conflict if the job is
+    to be cancelled; Unavailable if a file was deleted meanwhile.
     """
     texts = SmallFiles(reg, caller)
     hashes = [
@@ -98,6 +102,8 @@ def _publish(
             raise JobNotFound(f"the job {job_id} was deleted")
         if job.repository_id is not None:
             return _main_of(session, job.repository_id)
+        if job.is_cancel_asked:  # asked before this row was locked, so that nothing is published
+            raise Conflict("the job was cancelled before it published its result")
         check(session)
         made = add_repository(
             session, reg.settings, caller, result.name, private=result.is_private, role=result.role
@@ -151,7 +157,10 @@ def _add_branch(
         if parent != result.base[1]:
             session.add(
                 LineageEdge(
-                    child_id=revision.id, parent_id=parent, kind=result.role, origin="declared"
+                    child_id=revision.id,
+                    parent_id=parent,
+                    kind=result.edge or result.role,
+                    origin="declared",
                 )
             )
 

@@ -1,6 +1,6 @@
 """Drops old revisions from the middle of history, by a rule; the others keep their ids."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -10,6 +10,8 @@ from deltahub.registry.access import audit
 from deltahub.registry.access.caller import Caller
 from deltahub.registry.access.permissions import full_name
 from deltahub.registry.access.repositories import load_repository
+from deltahub.registry.catalog.refs import KINDS
+from deltahub.registry.catalog.runs.steps import numbers_of
 from deltahub.registry.catalog.trees.nodes import leaves_below
 from deltahub.registry.db.batches import batches
 from deltahub.registry.db.expressions import total
@@ -31,8 +33,8 @@ class Rule:
     a tag, and always its head.
 
     keep_last: number of commits. keep_every: each commit whose number, counted from the branch's
-    first, is a multiple of it; None for none. older_than_s: younger commits are kept; None: age
-    does not count.
+    first, is a multiple of it, or, of a step of a run, the number of the step; None for
+    none. older_than_s: younger commits are kept; None: age does not count.
     """
 
     keep_last: int = 1
@@ -67,7 +69,7 @@ class _Commit:
     id: int
     commit: str
     parent: str | None
-    number: int
+    numbers: Sequence[int]  # of the steps that it is, else its number in its branch
     created_at: datetime
 
 
@@ -149,11 +151,15 @@ def _leaving(
         .where(Revision.repository_id == repository.id)
         .order_by(Revision.id)
     )
-    commits = [_Commit(*row) for row in rows]
+    steps = numbers_of(session, repository)
+    commits = [
+        _Commit(row_id, commit, parent, steps.get(row_id, (number,)), created_at)
+        for row_id, commit, parent, number, created_at in rows
+    ]
     refs = session.execute(
         select(Ref.kind, Ref.revision_id).where(Ref.repository_id == repository.id)
     ).all()
-    kept = {revision for _, revision in refs}
+    kept = {revision for kind, revision in refs if kind in KINDS}
     by_commit = {each.commit: each for each in commits}
     by_id = {each.id: each for each in commits}
     heads = {revision for kind, revision in refs if kind == "branch"}
@@ -178,7 +184,9 @@ def _kept_of(chain: Iterable[_Commit], rule: Rule) -> Iterable[int]:
         young = utc_now() - timedelta(seconds=rule.older_than_s)
     for position, each in enumerate(chain):
         is_last = position < rule.keep_last
-        is_mark = rule.keep_every is not None and each.number % rule.keep_every == 0
+        is_mark = rule.keep_every is not None and any(
+            number % rule.keep_every == 0 for number in each.numbers
+        )
         if is_last or is_mark or (young is not None and each.created_at >= young):
             yield each.id
 

@@ -9,8 +9,8 @@ from sqlalchemy import ColumnElement, delete, select
 from deltahub.registry.access import audit
 from deltahub.registry.access.caller import Caller, require_writer
 from deltahub.registry.access.permissions import full_name, namespace_role, role_needed
-from deltahub.registry.access.repositories import load_repository
-from deltahub.registry.db.models import Namespace, Repository
+from deltahub.registry.access.repositories import load_repository, namespace_row
+from deltahub.registry.db.models import Repository
 from deltahub.registry.db.session import ReadSession
 from deltahub.registry.db.tables.retention import RetentionRule
 from deltahub.registry.errors import Forbidden
@@ -152,7 +152,7 @@ def _find(
     if "/" in target:
         return "repository", load_repository(session, caller, target, action).id
     writer = require_writer(caller)
-    row_id = session.scalar(select(Namespace.id).where(Namespace.name == target))
+    row_id = namespace_row(session, target)
     role = None
     if row_id is not None:
         role = "admin" if writer.is_superuser else namespace_role(session, writer, row_id)

@@ -14,6 +14,7 @@ from deltahub.registry.catalog.commit import find_commit
 from deltahub.registry.catalog.lists.model_tags import move_main
 from deltahub.registry.catalog.new_revision import enqueue_ingest
 from deltahub.registry.catalog.refs import RefInfo, find_ref
+from deltahub.registry.catalog.reserved import refuse_reserved
 from deltahub.registry.db.models import File, Ref, Repository, Revision, utc_now
 from deltahub.registry.db.session import ReadSession, WriteSession
 from deltahub.registry.db.tables.retention import DroppedRevision
@@ -66,12 +67,14 @@ def take_back(reg: Registry, caller: Caller | None, name: str, commit: str, bran
 
     RevisionNotFound if no dropped revision has this commit id. Conflict if the branch exists, or
     if the repository has become public since: its private files are not made public in passing.
+    InvalidRequest for a reserved name.
     """
     validate_ref(branch)
     validate_commit_id(commit)
     with reg.db.write() as session:
         repository = load_repository(session, caller, name, "write")
         session.refresh(repository, with_for_update=True)
+        refuse_reserved(session, repository, branch)
         for kind in ("branch", "tag"):
             if find_ref(session, repository, kind, branch) is not None:
                 raise Conflict(f"{name} has a {kind} {branch} already: take another name")

@@ -17,6 +17,7 @@ from deltahub.registry.db.session import ReadSession
 from deltahub.registry.errors import InvalidFrame
 from deltahub.registry.landings.damage import UploadDamaged
 from deltahub.registry.landings.reader import LandingReader
+from deltahub.registry.packs.reading.views import is_turned
 from deltahub.registry.registry import Registry
 from deltahub.registry.storage.base import ObjectNotFound, ShortObject
 
@@ -32,8 +33,8 @@ _PROBE = 4096
 class UploadedFrame:
     """One frame in an uploaded pack: bytes [start, end) of its tensor.
 
-    bases: distinct content ids. The header is not kept, because a hostile pack may name millions
-    of segments; it is parsed again when it is needed.
+    bases: distinct content ids. is_turned: whether the base is transposed. The header is not kept,
+    because a hostile pack may name millions of segments; it is parsed again when it is needed.
     """
 
     landing_id: str
@@ -44,6 +45,7 @@ class UploadedFrame:
     end: int
     tensor_size: int
     bases: tuple[bytes, ...]
+    is_turned: bool = False
 
 
 class UploadedPack:
@@ -82,6 +84,7 @@ class UploadedPack:
             end=header.start_byte + header.size_bytes,
             tensor_size=header.tensor_size_bytes,
             bases=header.base.base_ids() if header.base is not None else (),
+            is_turned=is_turned(header.base),
         )
 
     def _header(self, offset: int, length: int) -> FrameHeader:

@@ -27,6 +27,7 @@ from deltahub.registry.packs.holds import hold_for_user
 from deltahub.registry.packs.locations import usable_bases
 from deltahub.registry.packs.reading.chain import TensorGone
 from deltahub.registry.packs.reading.limits import bytes_to_read, reads_too_much, roots_of
+from deltahub.registry.packs.reading.views import has_turned
 from deltahub.registry.packs.switch import check_live, in_parts, insert_tensors, make_live
 from deltahub.registry.packs.tensor_reader import TensorReader
 from deltahub.registry.packs.writer import PackSpool, SealedPacks
@@ -75,10 +76,12 @@ class _Bases:
     """The bases of a pack's frames: content id -> size.
 
     too_deep: tensors that are encoded again -> the base to encode them against, None for none.
+    turned: row ids of deltas that are bases in transposed form.
     """
 
     sizes: Mapping[bytes, int]
     too_deep: Mapping[bytes, bytes | None]
+    turned: Set[int]
 
 
 def accept_pack(
@@ -120,6 +123,11 @@ def _accept(
     """has_bases: whether tensors may be stored as deltas."""
     contents = _group_frames(reg, caller, name, sha256)
     bases = _check_bases(reg, caller, name, contents)
+    if has_turned(reader, bases.turned):
+        raise InvalidFrame(
+            "a base is transposed, and is made from a transposed one itself: send the tensor"
+            " whole, or against another base"
+        )
     again = bases.too_deep if has_bases else dict.fromkeys(contents.whole)
     # What the hub encodes has to be read back and decoded; a client's frames were decoded.
     is_decoded = contents.is_private and not again
@@ -294,7 +302,14 @@ def _check_bases(reg: Registry, caller: Caller, name: str, contents: _UploadCont
         only = {tensor: base for tensor, base in only.items() if len(needed[tensor]) == 1}
         roots = _find_roots(session, repository.domain_id, only)
     sizes = {content: base.size for content, base in bases.items()}
-    return _Bases(sizes, {tensor: roots.get(tensor) for tensor in too_deep})
+    turned = {
+        bases[base].id
+        for frames in contents.whole.values()
+        for frame in frames
+        for base in frame.bases
+        if frame.is_turned and bases[base].depth > 0
+    }
+    return _Bases(sizes, {tensor: roots.get(tensor) for tensor in too_deep}, turned)
 
 
 def _check_there(

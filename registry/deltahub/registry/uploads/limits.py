@@ -56,12 +56,14 @@ def announce(reg: Registry, caller: Caller, sizes: Mapping[str, int]) -> None:
         _take(reg, "uploads", caller, len(new), sum(new.values()))
 
 
-def require_room(reg: Registry, n_bytes: int) -> None:
-    """StorageFull if the disk has no room for n_bytes more bytes."""
+def require_room(reg: Registry, n_bytes: int, who: str = "this upload has") -> None:
+    """StorageFull if the disk has no room for n_bytes more bytes. who: begins what its text says
+    of these bytes.
+    """
     free = reg.disk.free_bytes(reg.data_dir) + reg.reclaimable_bytes()
     if n_bytes > free:
         raise StorageFull(
-            f"the hub's disk is full: it has room for {human_size(free)}, and this upload has"
+            f"the hub's disk is full: it has room for {human_size(free)}, and {who}"
             f" {human_size(n_bytes)}; nothing was changed; the hub's operator must free space"
         )
 

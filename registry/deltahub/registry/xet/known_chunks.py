@@ -10,7 +10,7 @@ from sqlalchemy import func, select
 from deltahub.registry.access.caller import Caller
 from deltahub.registry.access.visibility import readable_files, sharing_domains
 from deltahub.registry.db.batches import batches
-from deltahub.registry.db.models import File, Repository, XetRange, Xorb, utc_now
+from deltahub.registry.db.models import File, Repository, XetRange, Xorb
 from deltahub.registry.db.session import Database, ReadSession
 from deltahub.registry.errors import Unavailable
 from deltahub.registry.registry import Registry
@@ -62,7 +62,7 @@ class KnownChunks:
         Unavailable if gc has deleted chunks meanwhile; a new query lists the remaining ones.
         """
         read = ((xorb.hash, self._read(xorb)) for xorb in self._xorbs)
-        return response_shard(read, utc_now() + TTL)
+        return response_shard(read, TTL)
 
     def _read(self, xorb: _KnownXorb) -> XorbIndex:
         with self._db.read() as session:

@@ -8,7 +8,7 @@ follow, which the hub does not read. Format: docs/xet.md.
 import struct
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import timedelta
 from typing import Final
 
 import numpy as np
@@ -168,11 +168,11 @@ def response_bytes(n_chunks: Collection[int]) -> int:
     return _HEADER.size + n_records * _RECORD.size + _FOOTER.size
 
 
-def response_shard(xorbs: Iterable[tuple[bytes, XorbIndex]], expires: datetime) -> Iterator[bytes]:
+def response_shard(xorbs: Iterable[tuple[bytes, XorbIndex]], ttl: timedelta) -> Iterator[bytes]:
     """A shard without files, for a client. Yields a piece for each xorb.
 
     xorbs: (hash, chunks). The shard has the footer that clients need. It has no key over the
-    chunks' hashes and no lookup tables, because clients make those. expires: the end of its use.
+    chunks' hashes and no lookup tables, because clients make those. ttl: how long it may be used.
     """
     begin = _HEADER.size
     xorbs_at = end = begin + _RECORD.size
@@ -189,6 +189,6 @@ def response_shard(xorbs: Iterable[tuple[bytes, XorbIndex]], expires: datetime) 
     end += _RECORD.size
     tables = (end, 0) * 3
     now = int(utc_now().timestamp())
-    times = now, int(expires.timestamp())
+    times = now, now + int(ttl.total_seconds())
     footer = _FOOTER.pack(1, begin, xorbs_at, *tables, bytes(32), *times, *(0,) * 9, end)
     yield _RECORD.pack(_BOOKEND, 0, 0, 0, 0) + footer

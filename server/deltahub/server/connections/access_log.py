@@ -13,7 +13,8 @@ def log_exchange(exchange: Exchange) -> None:
     """Log a request whose answer has ended."""
     scope = exchange.scope
     host, port = scope.get("client") or ("", 0)
-    path = redacted(quote(scope["path"]))
+    # Quoted last: a secret may follow a character that is escaped then, as in `user:hf_...`.
+    path = quote(redacted(scope["path"]))
     log.info(
         '%s:%d - "%s %s HTTP/%s" %d bytes=%d seconds=%.3f',
         host, port, exchange.method, path, scope["http_version"], exchange.status,

@@ -57,7 +57,7 @@ class Exchange:
 
     @property
     def door(self) -> str:
-        """Which API was asked: v1, hf, cas or lfs; hub for all else, such as /metrics."""
+        """Which API was asked: v1, hf, cas, lfs or s3; hub for all else, such as /metrics."""
         is_v1 = self.scope["path"].startswith("/v1/")
         return str(self._state.get(DOOR_KEY, "v1" if is_v1 else "hub"))
 

@@ -32,11 +32,13 @@ def names_in(text: str) -> frozenset[str]:
     return frozenset(names)
 
 
-def own_names(named: str, bound: str, public_url: str | None) -> frozenset[str]:
-    """Return the names of a hub. named: the setting. bound: the address that it listens on."""
+def own_names(named: str, bound: str, *urls: str | None) -> frozenset[str]:
+    """Return the names of a hub. named: the setting. bound: the address that it listens on.
+
+    urls: its addresses for clients; None for one that is not set.
+    """
     names = {"localhost", bound.lower(), *names_in(named)}
-    if public_url is not None:
-        names.add(urlsplit(public_url).hostname or "")
+    names |= {urlsplit(url).hostname or "" for url in urls if url is not None}
     if not _is_loopback(bound):
         machine = socket.gethostname().lower()
         short = machine.partition(".")[0]

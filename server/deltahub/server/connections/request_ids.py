@@ -12,6 +12,8 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 
 HEADER: Final = b"x-request-id"
+# By which Hugging Face clients name their requests.
+_TRACE: Final = b"x-amzn-trace-id"
 # Ids are written into logs and headers, so a caller's has no other characters than these.
 _VALID: Final = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
@@ -24,9 +26,10 @@ def new_id() -> str:
 
 def id_for(headers: Iterable[tuple[bytes, bytes]]) -> str:
     """Return the id that a request asks for, or a new one if it asks for none that is valid."""
-    for name, value in headers:
-        if name == HEADER and _VALID.fullmatch(value):
-            return value.decode("ascii")
+    asked = {name: value for name, value in headers if name in (HEADER, _TRACE)}
+    for name in (HEADER, _TRACE):
+        if _VALID.fullmatch(asked.get(name, b"")):
+            return asked[name].decode("ascii")
     return new_id()
 
 

@@ -8,7 +8,9 @@ from deltahub.server.connections.exchanges import DOOR_KEY
 from deltahub.server.connections.inner_paths import inner_path
 
 # First parts of paths of that API; no namespace may have these names.
-FIRST_PARTS: Final = frozenset({"api", "cas", "lfs", "datasets", "spaces", "oauth"})
+FIRST_PARTS: Final = frozenset({"api", "cas", "lfs", "datasets", "spaces", "oauth", "v2"})
+# What git asks for below a model, and people on a model that is gated elsewhere.
+_REFUSED: Final = (["info", "refs"], ["git-upload-pack"], ["git-receive-pack"], ["ask-access"])
 # Parts that follow a model's name in addresses of files.
 _FILE_PARTS: Final = frozenset({"raw", "resolve"})
 
@@ -36,6 +38,8 @@ def is_hugging_face(path: str) -> bool:
         return True
     if parts[0] == "v1":
         return False
+    if parts[2:] in _REFUSED or (parts[0] == "buckets" and parts[3:4] == ["resolve"]):
+        return True
     is_lfs = parts[-4:-1] == ["info", "lfs", "objects"] or "info/lfs/" in path
     return is_lfs or (len(parts) > 2 and not _FILE_PARTS.isdisjoint(parts[1:3]))
 

@@ -12,10 +12,11 @@ from starlette.routing import Match
 
 from deltahub.codecs.errors import CodecError
 from deltahub.registry.access.caller import NO_TOKEN
-from deltahub.registry.errors import RegistryError, RepositoryNotFound
+from deltahub.registry.errors import RegistryError, RepositoryMoved, RepositoryNotFound
 from deltahub.registry.storage.base import StoreError
 from deltahub.server.connections.inner_paths import unescaped
 from deltahub.server.connections.redaction import redacted
+from deltahub.server.connections.renamed import renamed
 from deltahub.server.errors import (
     STATUS_OF,
     LengthRequired,
@@ -26,7 +27,7 @@ from deltahub.server.errors import (
     sentence_of,
     wire_code,
 )
-from deltahub.server.hf.unmatched import raw_file, without_namespace
+from deltahub.server.hf.unmatched import without_namespace
 from deltahub.server.streaming.bodies import BodyCut, BodyLimit
 from deltahub.server.streaming.ranges import UnsatisfiableRange
 
@@ -72,7 +73,7 @@ def refusal(
         **(headers or {}),
     }
     if status == 401:
-        all_headers["WWW-Authenticate"] = 'Bearer realm="DeltaHub"'
+        all_headers.setdefault("WWW-Authenticate", 'Bearer realm="DeltaHub"')
     if status == 503:
         all_headers["Retry-After"] = "1"
     return JSONResponse({"error": sentence}, status_code=status, headers=all_headers)
@@ -94,6 +95,10 @@ def install(app: FastAPI) -> None:
 def _coded(request: Request, error: Exception) -> Response:
     if isinstance(error, BadQuery):
         return refusal("invalid_request", str(error), status=400)
+    moved = renamed(request, error)
+    if moved is not None:
+        moved.headers.update(_close_if_unread(request))
+        return moved
     code = wire_code(getattr(error, "code", "internal_error"))
     if code == "not_supported":
         return refusal(code, str(error), status=501, headers=_close_if_unread(request))
@@ -101,6 +106,9 @@ def _coded(request: Request, error: Exception) -> Response:
         return _unexpected(request, error)
     log_failure(request, code, error)
     headers = _close_if_unread(request) | _known_commit(request)
+    if code == "unauthorized" and "/info/lfs/" in request.scope["path"]:
+        # git-lfs sends a token as a password, and asks for one only then.
+        headers["WWW-Authenticate"] = 'Basic realm="DeltaHub"'
     return refusal(code, _sentence(request, error), status=_status(request, code), headers=headers)
 
 
@@ -115,7 +123,7 @@ def _sentence(request: Request, error: Exception) -> str:
     """The error's text, with advice for users of Hugging Face clients where there is some."""
     if str(error) == NO_TOKEN:
         return _NO_TOKEN
-    if isinstance(error, RepositoryNotFound):
+    if isinstance(error, RepositoryNotFound) and not isinstance(error, RepositoryMoved):
         # /api/models/gpt2/refs names the model gpt2/refs, but the client meant the model gpt2.
         meant = without_namespace(request.scope["path"])
         return str(error) if meant is None else f"{error}; {meant}"
@@ -152,9 +160,6 @@ def _http(request: Request, error: Exception) -> Response:
         if meant is not None:
             return refusal("repository_not_found", meant)
     if error.status_code == 404:
-        shown = raw_file(path)
-        if shown is not None and request.method in ("GET", "HEAD"):
-            return refusal("not_supported", shown, status=501)
         return refusal("not_found", f"there is nothing at {called}")
     if error.status_code == 405:
         methods = ", ".join(sorted(_methods(request)))

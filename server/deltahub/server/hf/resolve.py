@@ -1,5 +1,6 @@
 """Downloads of files, as `hf_hub_download` and `from_pretrained` request them."""
 
+from typing import Final
 from urllib.parse import quote
 
 from fastapi import APIRouter, Request
@@ -12,7 +13,8 @@ from deltahub.registry.catalog.entries import EntryInfo, find_entry
 from deltahub.server.body_limits import BoundedRoute
 from deltahub.server.connections.inner_paths import unescaped
 from deltahub.server.errors import note_file
-from deltahub.server.hf.reading.revisions import revision_of
+from deltahub.server.hf.reading.entries import blob_id, lfs_pointer
+from deltahub.server.hf.reading.revisions import plain_revision, revision_of
 from deltahub.server.hf.xet.downloads import xet_from, xet_headers
 from deltahub.server.hub import CallerDep, Hub, HubDep, NameDep
 from deltahub.server.streaming.client_slots import client_key
@@ -53,6 +55,9 @@ def get_file(
         return Response(status_code=304, headers=headers)
     size = entry.file.size
     range_header = request.headers.get("range")
+    if size == 0 and range_header is not None:
+        # Clients ask for the first byte to learn the size, and take 416 for a failure.
+        range_header, headers["Content-Range"] = None, "bytes */0"
     part = requested_part(range_header, request.headers.get("if-range"), headers["ETag"], size)
     start, end = (0, size) if part is None else (part.start, part.end)
     headers["Content-Length"] = str(end - start)
@@ -67,22 +72,45 @@ def get_file(
     )
 
 
-def _found(
-    request: Request, hub: Hub, caller: Caller | None, name: str, revision: str, path: str
-) -> tuple[EntryInfo, dict[str, str]]:
+_RAW: Final = "/{namespace}/{name}/raw/{revision}/{path:path}"
+
+
+@router.head(_RAW)
+@router.get(_RAW)
+def get_raw(
+    name: NameDep,
+    revision: str,
+    path: str,
+    request: Request,
+    hub: HubDep,
+    caller: CallerDep,
+) -> Response:
+    """Send a file as git keeps it: of a large file its LFS pointer."""
     with hub.registry.db.read() as session:
         repository = load_repository(session, caller, name)
         found = revision_of(request, session, repository, revision)
         entry = find_entry(session, found, unescaped(path))
-        refuse_quarantined(session, repository, found, unescaped(revision), entry.path)
-    note_file(request, name, entry.path)
-    hub.downloads.note(repository, entry.path, client_key(request, caller))
-    file_name = quote(entry.path.rpartition("/")[2], safe="")
-    headers = {
-        "X-Repo-Commit": found.commit,
-        "ETag": f'"{entry.etag}"',
-        "X-Linked-ETag": f'"{entry.etag}"',
-        "X-Linked-Size": str(entry.file.size),
+    if entry.mode == "regular":
+        return (head_file if request.method == "HEAD" else get_file)(
+            name, revision, path, request, hub, caller
+        )
+    pointer = lfs_pointer(entry)
+    headers = _headers(found.commit, entry.path, blob_id(entry), len(pointer))
+    if_range = request.headers.get("if-range")
+    part = requested_part(request.headers.get("range"), if_range, headers["ETag"], len(pointer))
+    if part is not None:
+        headers["Content-Range"] = f"bytes {part.start}-{part.end - 1}/{len(pointer)}"
+        pointer = pointer[part.start : part.end]
+    return Response(pointer, 200 if part is None else 206, headers)
+
+
+def _headers(commit: str, path: str, etag: str, size: int) -> dict[str, str]:
+    file_name = quote(path.rpartition("/")[2], safe="")
+    return {
+        "X-Repo-Commit": commit,
+        "ETag": f'"{etag}"',
+        "X-Linked-ETag": f'"{etag}"',
+        "X-Linked-Size": str(size),
         "Accept-Ranges": "bytes",
         # A browser saves the file: it never runs a page that a user has uploaded.
         "Content-Type": "application/octet-stream",
@@ -90,6 +118,19 @@ def _found(
         "X-Content-Type-Options": "nosniff",
         "Cache-Control": "private, no-cache",
     }
+
+
+def _found(
+    request: Request, hub: Hub, caller: Caller | None, name: str, revision: str, path: str
+) -> tuple[EntryInfo, dict[str, str]]:
+    with hub.registry.db.read() as session:
+        repository = load_repository(session, caller, name)
+        found = revision_of(request, session, repository, revision)
+        entry = find_entry(session, found, unescaped(path))
+        refuse_quarantined(session, repository, found, plain_revision(revision), entry.path)
+    note_file(request, name, entry.path)
+    hub.downloads.note(repository, entry.path, client_key(request, caller))
+    headers = _headers(found.commit, entry.path, entry.etag, entry.file.size)
     xet_bytes = xet_from(hub.settings, request)
     if entry.mode == "lfs" and xet_bytes is not None and entry.file.size >= xet_bytes:
         headers |= xet_headers(request, name, found.commit, entry.file)

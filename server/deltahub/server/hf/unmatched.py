@@ -1,7 +1,6 @@
-"""Advice for paths without a route: a model's name without namespace, or a raw file."""
+"""Advice for paths without a route: a model's name without namespace."""
 
 from typing import Final
-from urllib.parse import quote
 
 from deltahub.registry.names import quoted
 from deltahub.server.connections.inner_paths import unescaped
@@ -28,12 +27,3 @@ def without_namespace(path: str) -> str | None:
         return None
     name = unescaped(parts[0].removesuffix(".git"))
     return f"there is no model {quoted(name)}: {_NAMES}"
-
-
-def raw_file(path: str) -> str | None:
-    """Return where a file is, for a path on huggingface.co that shows it raw; else None."""
-    parts = [unescaped(part) for part in path.strip("/").split("/")]
-    if len(parts) < 5 or parts[2] != "raw":
-        return None
-    name, revision, below = "/".join(parts[:2]), parts[3], "/".join(parts[4:])
-    return f"the file is at /{name}/resolve/{quote(revision[:200], safe='')}/{below}"

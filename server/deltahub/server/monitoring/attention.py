@@ -44,6 +44,7 @@ class Known:
     plan: Plan | None
     namespaces: Sequence[NamespaceRow] | None  # those near a limit
     n_failed: int  # jobs of the last week
+    n_upgrades: int = 0  # that wait for a decision
 
 
 _WAY_OUT: Final = {
@@ -56,6 +57,7 @@ _WAY_OUT: Final = {
 def find(known: Known) -> list[Attention]:
     """All of it, the worst first."""
     found = [*_parts(known), *_damage(known), *_jobs(known), *_room(known), *_proofs(known)]
+    found += _upgrades(known)
     order = ("danger", "warning", "info")
     return sorted(found, key=lambda each: order.index(each.level))
 
@@ -114,6 +116,17 @@ def _jobs(known: Known) -> Iterator[Attention]:
             "Raise DELTAHUB_WORKER_CONCURRENCY or DELTAHUB_WORKER_COMPUTE_CONCURRENCY, or start"
             " another worker. The job's page says what it waits for.",
             "/-/admin/jobs?state=queued&sort=created",
+        )
+
+
+def _upgrades(known: Known) -> Iterator[Attention]:
+    if known.n_upgrades:
+        are = "upgrade of a base waits" if known.n_upgrades == 1 else "upgrades of bases wait"
+        yield Attention(
+            "info",
+            f"{known.n_upgrades} {are} for a decision",
+            "Whoever may write to the adapters' namespaces approves or rejects their moves.",
+            "/-/upgrades?state=proposed",
         )
 
 

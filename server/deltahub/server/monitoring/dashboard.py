@@ -16,6 +16,7 @@ from deltahub.registry.reports.history import Moment, read_history
 from deltahub.registry.reports.hub_totals import HubTotals, count_failed_jobs
 from deltahub.registry.reports.lists.pages import Asked
 from deltahub.registry.reports.lists.storage import NamespaceRow, list_namespaces
+from deltahub.registry.upgrades.shown import count_open
 from deltahub.server.hub import Hub
 from deltahub.server.monitoring.attention import NEAR_LIMIT, Attention, Known, find
 from deltahub.server.monitoring.of_hub import Condition, codec_name
@@ -83,6 +84,7 @@ class Dashboard:
             self.plan(),
             self._near_limits.get(_WAIT_S),
             count_failed_jobs(self._hub.registry, datetime.now(UTC) - _WEEK),
+            count_open(self._hub.registry),
         )
         return Overview(
             find(known), condition, totals, self.codecs(), self._families.get(_WAIT_S),

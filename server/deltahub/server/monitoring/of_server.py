@@ -133,6 +133,6 @@ def _cache_families(hub: Hub) -> Iterator[Metric]:
             ("result",),
             {("hit",): counts.hit_bytes, ("miss",): counts.miss_bytes},
         )
-    about = "Look-ups: of decoded blocks, places of tensors and recipes in memory, objects on disk."
+    about = "Look-ups: of blocks, places, recipes and differences in memory, of objects on disk."
     yield counter("deltahub_cache_requests", about, ("cache", "result"), reads)
     yield gauge("deltahub_cache_bytes", "Bytes that a cache keeps.", ("cache",), kept)

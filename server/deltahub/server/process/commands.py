@@ -34,19 +34,26 @@ _M_ARENA_MAX = -8
 )
 @click.option("--host", help="Address to bind; by default 127.0.0.1, this machine alone.")
 @click.option("--port", type=click.IntRange(0, 65535), help="By default 8377; 0 takes a free one.")
+@click.option(
+    "--s3-port", type=click.IntRange(0, 65535),
+    help="Port at which S3 clients read models; 0 takes a free one; by default none.",
+)  # fmt: skip
 @click.option("--workers", type=click.IntRange(1, 64), help="Server processes; by default 1.")
 @click.option("--no-worker", is_flag=True, help="Jobs wait for a `deltahub worker`.")
 @click.option("--access-log", is_flag=True, help="Log every request.")
 @click.option("--listener", type=int, hidden=True, help="Take connections from this descriptor.")
+@click.option("--s3-listener", type=int, hidden=True, help="Those of S3 from this one.")
 @click.option("--with-parent", is_flag=True, hidden=True, help="End when standard input ends.")
 def serve(
     data_dir: Path | None,
     host: str | None,
     port: int | None,
+    s3_port: int | None,
     workers: int | None,
     no_worker: bool,
     access_log: bool,
     listener: int | None,
+    s3_listener: int | None,
     with_parent: bool,
 ) -> None:
     """Run the hub until stopped by Ctrl-C or SIGTERM.
@@ -74,9 +81,10 @@ def serve(
     settings = Settings(**chosen)
     log_to_stderr(LogFormatter("server", settings.log_format, redacted, current_id))
     if listener is not None:
-        _serve_beside(settings, socket.socket(fileno=listener), access_log=access_log)
+        of_s3 = None if s3_listener is None else socket.socket(fileno=s3_listener)
+        _serve_beside(settings, socket.socket(fileno=listener), of_s3, access_log=access_log)
     else:
-        _serve(settings, _How(not no_worker, access_log, workers))
+        _serve(settings, _How(not no_worker, access_log, workers, s3_port))
     if is_for_people:
         click.echo("DeltaHub has stopped", err=True)
 
@@ -103,14 +111,21 @@ class WorkerRefused(click.ClickException):
 
 @dataclass(frozen=True)
 class _How:
-    """n_servers: processes that answer requests; None for the number of the settings."""
+    """n_servers: processes that answer requests. s3_port. None: as the settings say."""
 
     with_worker: bool
     access_log: bool
     n_servers: int | None
+    s3_port: int | None
 
 
-def _serve_beside(settings: "Settings", listener: socket.socket, *, access_log: bool) -> None:
+def _serve_beside(
+    settings: "Settings",
+    listener: socket.socket,
+    s3_listener: socket.socket | None,
+    *,
+    access_log: bool,
+) -> None:
     """Run one of several servers. The process that started it has the locks and the worker."""
     from deltahub.registry.errors import RegistryError
     from deltahub.registry.registry import Registry
@@ -127,7 +142,7 @@ def _serve_beside(settings: "Settings", listener: socket.socket, *, access_log: 
             server = HubServer(
                 registry, own, access_log=access_log, has_worker=own.has_embedded_worker
             )
-            _run(server, listener, None, lambda url: None)
+            _run(server, (listener, s3_listener), None, lambda url: None)
     except (RegistryError, StoreError, OSError) as error:
         raise click.ClickException(_cannot_open(settings, error)) from error
 
@@ -151,7 +166,7 @@ def _serve(settings: "Settings", how: _How) -> None:
     # fails here.
     from deltahub.server.process.many import ServerProcesses
     from deltahub.server.process.open_files import raise_limit
-    from deltahub.server.process.serve import HubServer
+    from deltahub.server.process.serve import HubServer, url_of
     from deltahub.server.settings import ServerSettings
     from deltahub.server.signing import Signer
 
@@ -164,7 +179,9 @@ def _serve(settings: "Settings", how: _How) -> None:
             # opening the registry would migrate the database while that hub uses it.
             if settings.database_url is None:
                 check_free(settings.data_dir, SERVE_LOCK)
-            listener = _bind(settings.host, settings.port)
+            listener = _bind(settings.host, settings.port, "--port")
+            s3_port = server_settings.s3_port if how.s3_port is None else how.s3_port
+            s3_listener = None if s3_port is None else _bind(settings.host, s3_port, "--s3-port")
             registry = stack.enter_context(Registry.open(settings))
             key = Signer.of(registry.data_dir, server_settings.signing_key).fingerprint
             stop = partial(os.kill, os.getpid(), signal.SIGTERM)
@@ -201,6 +218,7 @@ def _serve(settings: "Settings", how: _How) -> None:
                 restart_max_s=server_settings.worker_restart_max_s,
                 grace_s=server_settings.stop_grace_s,
                 access_log=how.access_log,
+                s3_listener=s3_listener,
             )
         else:
             try:
@@ -213,7 +231,10 @@ def _serve(settings: "Settings", how: _How) -> None:
                 )
             except StoreError as error:
                 raise click.ClickException(_cannot_open(settings, error)) from error
-        _run(server, listener, worker, lambda url: click.echo(f"DeltaHub is listening on {url}"))
+        if s3_listener is not None:
+            click.echo(f"S3 clients read models at {url_of(s3_listener)}")
+        listeners = (listener, s3_listener)
+        _run(server, listeners, worker, lambda url: click.echo(f"DeltaHub is listening on {url}"))
         if worker is not None and worker.is_refused:
             raise WorkerRefused("the worker cannot run with these settings: see above")
         if isinstance(server, ServerProcesses) and server.is_refused:
@@ -245,11 +266,14 @@ def _worker(registry: "Registry", settings: "ServerSettings") -> "Supervisor":
 
 def _run(
     server: "HubServer | ServerProcesses",
-    listener: socket.socket,
+    listeners: tuple[socket.socket, socket.socket | None],
     worker: "Supervisor | None",
     on_ready: Callable[[str], None],
 ) -> None:
-    """Run server and worker until stopped; both get a stop signal at the same time."""
+    """Run server and worker until stopped; both get a stop signal at the same time.
+
+    listeners: the hub's, and that of S3 clients.
+    """
     # uvicorn installs its own handlers while it runs. Ours handle signals before that, and the
     # signal that uvicorn raises again after it has stopped, while we clean up.
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -260,7 +284,7 @@ def _run(
         # Objects made until now live as long as the process: later collections skip them.
         gc.collect()
         gc.freeze()
-        server.run_on(listener, on_ready)
+        server.run_on(listeners[0], on_ready, listeners[1])
     finally:
         if worker is not None:
             worker.stop()
@@ -274,7 +298,7 @@ def _limit_heaps() -> None:
             mallopt(_M_ARENA_MAX, 2)
 
 
-def _bind(host: str, port: int) -> socket.socket:
+def _bind(host: str, port: int, option: str) -> socket.socket:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -285,6 +309,6 @@ def _bind(host: str, port: int) -> socket.socket:
     except OSError as exc:
         raise click.ClickException(
             f"cannot listen on {host}:{port}: {exc.strerror}; choose another address with --host, "
-            "another port with --port (0 takes a free one)"
+            f"another port with {option} (0 takes a free one)"
         ) from exc
     return listener

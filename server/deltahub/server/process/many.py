@@ -27,11 +27,17 @@ class ServerProcesses:
         restart_max_s: float,
         grace_s: int,
         access_log: bool = False,
+        s3_listener: socket.socket | None = None,
     ) -> None:
         """grace_s: how long a server that stops lets transfers finish."""
-        listener.listen(_BACKLOG)
-        self._is_stopping = Event()
         options = ["--data-dir", str(data_dir), "--listener", str(listener.fileno())]
+        inherited = [listener]
+        if s3_listener is not None:
+            options += ["--s3-listener", str(s3_listener.fileno())]
+            inherited.append(s3_listener)
+        for each in inherited:
+            each.listen(_BACKLOG)
+        self._is_stopping = Event()
         options += ["--access-log"] if access_log else []
         self._servers = [
             Supervisor(
@@ -40,13 +46,18 @@ class ServerProcesses:
                 options,
                 restart_max_s=restart_max_s,
                 stop_grace_s=grace_s + 10,
-                inherited=[listener.fileno()],
+                inherited=[each.fileno() for each in inherited],
             )
             for number in range(1, n + 1)
         ]
         self.is_refused = False  # the servers cannot run with these settings; they printed why
 
-    def run_on(self, listener: socket.socket, on_ready: Callable[[str], None]) -> None:
+    def run_on(
+        self,
+        listener: socket.socket,
+        on_ready: Callable[[str], None],
+        _s3_listener: socket.socket | None = None,
+    ) -> None:
         """Serve until stop(). Calls on_ready with the URL once a server answers."""
         for server in self._servers:
             server.start(on_refusal=self._refuse)

@@ -128,14 +128,27 @@ class HubServer(uvicorn.Server):
         super().__init__(config)
         self._on_ready: Callable[[str], None] = lambda url: None
 
-    def run_on(self, listener: socket.socket, on_ready: Callable[[str], None]) -> None:
-        """Serve until stopped. Calls `on_ready` with the URL once requests are answered."""
+    def run_on(
+        self,
+        listener: socket.socket,
+        on_ready: Callable[[str], None],
+        s3_listener: socket.socket | None = None,
+    ) -> None:
+        """Serve until stopped. Calls `on_ready` with the URL once requests are answered.
+
+        s3_listener: what connects to it reads by S3.
+        """
         self._on_ready = on_ready
+        listeners = [listener]
+        if s3_listener is not None:
+            listeners.append(s3_listener)
+            self._hub.s3_door.port = s3_listener.getsockname()[1]
         if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # not on Windows; connections inherit it
-            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+            for each in listeners:
+                each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
         self._hub.health.start()
         try:
-            self.run(sockets=[listener])
+            self.run(sockets=listeners)
         finally:
             self._hub.health.stop()
             for chore in self._chores:

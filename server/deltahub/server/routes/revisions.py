@@ -15,6 +15,7 @@ from deltahub.registry.catalog.declared_base import DeclaredBase, find_declared
 from deltahub.registry.catalog.history import ancestors, author_name, ingest_states, log
 from deltahub.registry.catalog.pages.entries import ListedEntry, entry_pages
 from deltahub.registry.catalog.refs import resolve_revision
+from deltahub.registry.catalog.runs.steps import NewStep
 from deltahub.server.body_limits import BoundedRoute
 from deltahub.server.hub import CallerDep, HubDep
 from deltahub.server.routes.files import RevisionQuery
@@ -53,9 +54,11 @@ def create_commit(
     if base is None:
         base_files = read_base_files(hub.registry, hub.reader, writer, full_name, operations)
         base = declared_base(hub.registry, hub.reader, writer, full_name, body.ref, base_files)
+    step = None if body.step is None else NewStep(body.step.number, body.step.after)
     made = commit.commit(
-        hub.registry, writer, full_name, body.ref, operations, body.message, body.parent, base
-    )
+        hub.registry, writer, full_name, body.ref, operations, body.message, body.parent, base,
+        step=step,
+    )  # fmt: skip
     if made.changed:
         describe_commit(hub.registry, hub.reader, full_name, made.commit)
     return CommitOut.model_validate(made)

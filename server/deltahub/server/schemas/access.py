@@ -38,6 +38,12 @@ class NewTokenOut(Out):
     token: str = Field(description="the secret, which no later answer has")
 
 
+class S3KeysOut(Out):
+    access_key_id: str
+    secret_access_key: str
+    endpoint_url: str | None = Field(description="where S3 clients read; null: nowhere")
+
+
 class SessionOut(Out):
     id: int
     agent: str = Field(description="what the browser calls itself")

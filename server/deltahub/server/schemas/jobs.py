@@ -8,9 +8,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, create_model
 
+from deltahub.methods.errors import MethodError
 from deltahub.methods.kinds.kind import JobArguments
 from deltahub.methods.kinds.table import KINDS
+from deltahub.registry.errors import InvalidRequest
 from deltahub.registry.results.asked import Wish
+from deltahub.registry.results.known import KnownModel
 from deltahub.server.schemas.base import In, Out
 
 
@@ -53,7 +56,14 @@ def wish_of(arguments: JobArguments) -> Wish:
     kind, given = arguments.kind, arguments.model_dump(mode="json")
     # Kinds that make no repository have neither a name nor a visibility.
     name, private = getattr(arguments, "name", None), getattr(arguments, "private", None)
-    return Wish(kind, given, name, arguments.inputs(), private, arguments.only_reads)
+
+    def check(models: Sequence[KnownModel]) -> None:
+        try:
+            arguments.check(models)
+        except MethodError as error:
+            raise InvalidRequest(str(error)) from error
+
+    return Wish(kind, given, name, arguments.inputs(), private, arguments.only_reads, check)
 
 
 class ProgressOut(Out):
@@ -63,6 +73,10 @@ class ProgressOut(Out):
     fraction: float | None = Field(
         default=None, description="of the whole job that is done, if it is known"
     )
+    step: int | None = Field(
+        default=None, description="the number of the job's step, from 1, if it counts them"
+    )
+    n_steps: int | None = Field(default=None, description="how many steps the job has")
 
 
 class JobErrorOut(Out):

@@ -11,7 +11,7 @@ from deltahub.server.schemas.base import Commit, In, Out
 class ModelOut(Out):
     name: str
     private: bool
-    role: str = Field(description="base, finetune, adapter, merge, quantized or export")
+    role: str = Field(description="base, finetune, adapter, kit, merge, quantized or export")
     task: str | None
     library: str | None
     base: str | None = Field(description="declared, or else the first that was measured")
@@ -57,7 +57,32 @@ class LineageOut(Out):
 
 
 class ConversionRuleIn(In):
-    convert: Literal["ask", "auto", "off"] = Field(
+    convert: Literal["ask", "auto", "off", "inherit"] = Field(
         description="ask: adapters that changed their base are converted when somebody asks; auto: "
-        "when they are pushed; off: never, and none is quarantined"
+        "when they are pushed; off: never, and none is quarantined; inherit: no rule of its own, so"
+        " that the namespace's counts, or ask"
     )
+
+
+class ConversionRuleOut(Out):
+    convert: str = Field(description="ask, auto or off")
+    source: Literal["repository", "namespace", "default"] = Field(
+        description="whose rule it is; default: neither has one"
+    )
+
+
+class KitOut(Out):
+    name: str = Field(description="of the private dataset")
+    base: str | None = Field(
+        description="namespace/name@commit; null if the caller may not read it"
+    )
+    n_examples: int = Field(description="private examples that the kit was made from")
+    n_seeds: int = Field(description="private examples that the kit holds as they are")
+    source_accuracy: float | None = Field(description="of the adapter, on private tests")
+    n_tests: int
+    auc: float = Field(description="of the discriminator, on inputs that it was not trained on")
+    auc_error: float = Field(description="its standard error")
+    has_sketch: bool = Field(description="whether it has a noisy mean of the private inputs")
+    is_current: bool = Field(description="whether main has the weights that the kit was made for")
+    size: int = Field(description="bytes of the discriminator")
+    created_at: datetime

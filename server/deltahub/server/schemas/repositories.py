@@ -118,6 +118,26 @@ class DeleteIn(In):
     path: str
 
 
+class StepIn(In):
+    number: Annotated[int, Field(ge=0)]
+    after: Annotated[int, Field(ge=0)] | None = Field(
+        default=None,
+        description="the newest step that the pusher knows, null for none: 409 if another one "
+        "has come since",
+    )
+
+
+class StepOut(Out):
+    number: int
+    commit: str
+    created_at: datetime
+
+
+class StepPage(Out):
+    items: list[StepOut]
+    next_cursor: str | None
+
+
 class CommitIn(In):
     ref: str = "main"
     message: str = ""
@@ -129,6 +149,9 @@ class CommitIn(In):
         description="namespace/name[@revision], or `none` for no base; null: the base that a "
         "README.md among the operations names as its base_model, else the base that an "
         "adapter_config.json names, else the base that the parent declared",
+    )
+    step: StepIn | None = Field(
+        default=None, description="make this step of a run, which `step-<number>` names then"
     )
     operations: list[Annotated[AddIn | DeleteIn, Field(discriminator="op")]]
 

@@ -51,6 +51,19 @@ class FramesIn(In):
     tensors: list[TensorId]
 
 
+class DifferencesIn(In):
+    base: str | None = Field(
+        default=None, description="the revision whose tensors the reader has; null for none"
+    )
+    # Not strict, as above.
+    tensors: list[Annotated[tuple[TensorId, TensorId | None], Field(strict=False)]] = Field(
+        description="[tensor of the revision, tensor of `base` that the reader has or null] each"
+    )
+    first_byte: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="of the first tensor: the reader has the frames before it"
+    )
+
+
 class LinkedFrameOut(Out):
     tensor: int = Field(description="its place in the list that was asked, from 0")
     length: int = Field(description="bytes of the frame; the next frame follows at once")

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from pydantic import ValidationError
+
 from deltahub.methods.kinds.table import KINDS
 from deltahub.registry.access.caller import Caller
 from deltahub.registry.jobs import queue, requests
@@ -14,12 +16,12 @@ from deltahub.server.hub import Hub
 from deltahub.server.tables.table import Column, Filter, Table
 
 # Jobs of the hub itself, which nobody asks for.
-OWN_KINDS: Final = ("ingest", "prove_recipe", "replan", "scrub", "withdraw")
+OWN_KINDS: Final = ("ingest", "inspect_adapter", "prove_recipe", "replan", "scrub", "withdraw")
 
 
 @dataclass(frozen=True)
 class JobRow:
-    """A job, without its arguments and its result. seconds: how long it has run, or ran."""
+    """A job, without its result and most of its arguments. works_on: the models that it reads."""
 
     id: str
     kind: str
@@ -29,6 +31,7 @@ class JobRow:
     queue: str
     waits_for: str | None
     repository: str | None
+    works_on: tuple[str, ...]
     user: str | None
     size_bytes: int
     attempts: int
@@ -43,10 +46,25 @@ class JobRow:
         progress = job.progress or {}
         return cls(
             job.id, job.kind, job.state, fraction_of(job), progress.get("stage"), job.queue,
-            job.waits_for, job.repository or job.payload.get("name"), job.user, job.size_bytes,
-            job.attempts, job.error_code, job.error, job.created_at, job.started_at,
-            job.finished_at,
+            job.waits_for, job.repository or job.payload.get("name"), inputs_of(job), job.user,
+            job.size_bytes, job.attempts, job.error_code, job.error, job.created_at,
+            job.started_at, job.finished_at,
         )  # fmt: skip
+
+
+def inputs_of(job: JobInfo) -> tuple[str, ...]:
+    """The models that a job reads, as `namespace/name[@revision]`, the most important one first.
+
+    Empty for a job of the hub itself, and for arguments that an older version had and this one
+    refuses.
+    """
+    arguments = KINDS.get(job.kind)
+    if arguments is None or "arguments" not in job.payload:
+        return ()
+    try:
+        return arguments.model_validate(job.payload["arguments"]).inputs()
+    except ValidationError:
+        return ()
 
 
 def fraction_of(job: JobInfo) -> float | None:
@@ -81,6 +99,7 @@ _COLUMNS: Final = (
     Column("queue", "Queue", is_shown=False),
     Column("waits_for", "Waits for", is_wide=True, is_shown=False),
     Column("repository", "Model"),
+    Column("works_on", "Works on", "list"),
     Column("user", "User"),
     Column("size_bytes", "Reads", "size", "size"),
     Column("attempts", "Repeated", "number", is_shown=False),

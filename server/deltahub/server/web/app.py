@@ -18,11 +18,12 @@ from deltahub.server.web.jobs import pages as jobs
 from deltahub.server.web.lists import namespace
 from deltahub.server.web.model import pages as model
 from deltahub.server.web.settings import pages as settings
+from deltahub.server.web.upgrades import pages as upgrades
 
 # In order: the first route that matches answers. Models come last, as their names match most.
 MODULES: Final = (
     home, login, openid, invitation, new_model,
-    *settings.MODULES, *jobs.MODULES, *admin.MODULES,
+    *settings.MODULES, *jobs.MODULES, upgrades, *admin.MODULES,
     namespace, *model.MODULES,
 )  # fmt: skip
 
@@ -30,7 +31,11 @@ MODULES: Final = (
 def create_web_app(hub: Hub, monitoring: Monitoring) -> FastAPI:
     """Build the application for a hub. It has no OpenAPI document: its answers are for people."""
     app = FastAPI(
-        openapi_url=None, docs_url=None, redoc_url=None, dependencies=[Depends(forms.checked)]
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        dependencies=[Depends(forms.checked)],
     )
     app.state.hub = hub
     app.state.monitoring = monitoring

@@ -13,6 +13,7 @@ from deltahub.codecs.errors import CodecError
 from deltahub.registry.errors import RegistryError
 from deltahub.registry.storage.base import StoreError
 from deltahub.server import errors
+from deltahub.server.connections.renamed import renamed
 from deltahub.server.connections.request_ids import current_id
 from deltahub.server.hub import Hub
 from deltahub.server.streaming.bodies import BodyCut, BodyLimit
@@ -59,6 +60,9 @@ def error_page(request: Request, status: int, sentence: str) -> Response:
 
 
 def _coded(request: Request, error: Exception) -> Response:
+    moved = renamed(request, error)
+    if moved is not None:
+        return moved
     code = errors.wire_code(getattr(error, "code", "internal_error"))
     if code not in errors.STATUS_OF:
         return _unexpected(request, error)

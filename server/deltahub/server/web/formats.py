@@ -1,5 +1,6 @@
 """How pages write numbers, times and names."""
 
+import re
 from datetime import UTC, datetime
 from typing import Final
 
@@ -23,6 +24,8 @@ _SYSTEMS: Final = (
     ("Mac OS X", "macOS"), ("CrOS", "ChromeOS"), ("Linux", "Linux"),
 )  # fmt: skip
 _YEAR_S: Final = 365 * 86400
+# A first word that no capital may change: `lab/digits has no kit`, `trans_lora: not possible`.
+_NAME: Final = re.compile(r"[a-z0-9]\S*[/@_]")
 
 
 def size(n_bytes: float | None) -> str:
@@ -130,9 +133,13 @@ def breakable(text: str) -> Markup:
 
 
 def sentence(text: str) -> str:
-    """Return an error's text as a sentence for people: errors begin small and end without a dot."""
+    """Return an error's text as a sentence for people: errors begin small and end without a dot. A
+    name at its beginning, such as that of a model, stays as it is.
+    """
     text = text.strip()
     end = "" if text.endswith((".", "!", "?")) else "."
+    if _NAME.match(text):
+        return f"{text}{end}"
     return f"{text[:1].upper()}{text[1:]}{end}"
 
 

@@ -1,5 +1,6 @@
 """Makes pages of templates, with what every page needs: the viewer, tokens, and helpers."""
 
+import re
 from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final
@@ -21,11 +22,16 @@ from deltahub.registry.access.caller import Caller
 from deltahub.server.browser_sessions import csrf_token
 from deltahub.server.connections.inner_paths import unescaped
 from deltahub.server.hub import Hub
+from deltahub.server.public_url import prefix_of
 from deltahub.server.web.assets import asset
 from deltahub.server.web.formats import FILTERS
 from deltahub.server.web.headers import NONCE
 
 _PACKAGE: Final = "deltahub.server.web"
+# Where an attribute begins that is an address on the hub. Text of users has no plain quotes here.
+_ADDRESS: Final = re.compile(
+    r'(?<=[ \n])(?:(?:href|src|action|hx-[a-z:-]+)="(?=/(?!/))|data-[a-z-]+="(?=/-/))'
+)
 
 
 @cache
@@ -69,7 +75,7 @@ def render(
 
 def text_of(request: Request, hub: Hub, viewer: Caller | None, template: str, **shown: Any) -> str:
     """Return the text of a page, or of a part that a page gets later."""
-    return (
+    text = (
         _templates()
         .get_template(template)
         .render(
@@ -77,9 +83,12 @@ def text_of(request: Request, hub: Hub, viewer: Caller | None, template: str, **
             viewer=viewer,
             nonce=getattr(request.state, NONCE, ""),
             csrf=csrf_token(hub.signer, viewer),
+            prefix=prefix_of(request),
             **shown,
         )
     )
+    prefix = prefix_of(request)
+    return _ADDRESS.sub(lambda found: found[0] + prefix, text) if prefix else text
 
 
 def icon(name: str, label: str | None = None) -> Markup:

@@ -7,8 +7,8 @@ from urllib.parse import quote
 import pytest
 from pydantic import ValidationError
 
+from deltahub.methods.kinds.bases.pissa_init import PissaInitArguments
 from deltahub.methods.kinds.merge import MergeArguments
-from deltahub.methods.kinds.pissa_init import PissaInitArguments
 from deltahub.server.web.jobs.fields import fields_of, read_arguments
 from deltahub.server.web.jobs.kinds import askable
 from deltahub.server.web.kinds.merge import Report
@@ -127,6 +127,24 @@ def test_a_form_with_a_fault_says_so_and_keeps_what_was_typed(
     assert any(sentence in unescape(each) for each in problems), problems
     typed = form_of(family, **changes)
     assert f'name="base" value="{typed["base"]}"' in answer.text
+
+
+def test_the_form_names_other_fine_tunes_only_beside_those_that_it_lists(
+    family: Family, ann: Browser
+) -> None:
+    assert "Other fine-tunes" not in ann.get(FORM).text
+    assert ">Fine-tunes</label>" in ann.get(FORM).text
+    listed = ann.get(f"{FORM}?base=ann/base").text
+    assert '<details class="more-fields field"><summary>Add fine-tunes that are not' in listed
+    typed = f"ann/other@v1\n{family.models[0]}"
+    part = ann.get(f"/-/jobs/choices/merge?base=ann/base&models={quote(typed)}").text
+    assert " open><summary>Add fine-tunes" in part
+    assert ">ann/other@v1</textarea>" in part
+    assert f'value="{family.models[0]}" checked' in part
+    assert part.count("checked") == 1
+    alone = ann.get(f"/-/jobs/choices/merge?base=ann/absent&models={quote(typed)}").text
+    assert f">{typed}</textarea>" in alone
+    assert "Other fine-tunes" not in alone
 
 
 def test_a_form_sent_twice_asks_for_one_job(family: Family, ann: Browser) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from deltahub.methods.kinds.table import KINDS
 from deltahub.registry.access import organizations, tokens
 from deltahub.registry.adapters.reports import write_report
 from deltahub.registry.jobs import requests
@@ -73,7 +74,7 @@ def test_every_page_of_an_adapter_has_its_state_and_a_tab(
 def test_the_page_says_what_the_adapter_is_and_where_it_can_be_served(world: World) -> None:
     faults = ["lora_A of q_proj has rank 8"]
     page = world.stranger.get(adapter(world, "lab/told", "broken", faults=faults))
-    for said in ("LORA", "pissa", "heads (1)", "8 modules", "Lora_A of q_proj has rank 8.",
+    for said in ("LORA", "pissa", "heads (1)", "8 modules", "lora_A of q_proj has rank 8.",
                  "Let the hub convert it.", "loads after conversion",
                  "Rank 8 needs --max-lora-rank 8."):  # fmt: skip
         assert said in page.text, said
@@ -106,6 +107,36 @@ def test_one_click_asks_for_the_conversion_and_a_second_for_the_same_job(world: 
     assert (job.kind, job.state) == ("convert_adapter", "queued")
     assert job.payload["arguments"]["adapter"].startswith("lab/one-click@")
     requests.cancel_job(world.hub.registry, world.admin, job.id)
+
+
+def test_a_job_of_every_kind_names_what_it_works_on(world: World) -> None:
+    told = {
+        "compare": {"first": "lab/base", "second": "lab/chat"},
+        "convert_adapter": {"adapter": "lab/chat-lora"},
+        "export_neuzip": {"model": "lab/code", "name": "lab/exported"},
+        "extract_adapter": {"model": "lab/code", "name": "lab/extracted"},
+        "merge": {"base": "lab/base", "models": "lab/chat\nlab/code", "method": "compare"},
+        "merge_adapter": {"adapter": "lab/chat-lora@main", "base": "lab/base"},
+        "pissa_init": {"base": "lab/code"},
+        "transfer_adapter": {"adapter": "lab/chat-lora", "base": "lab/code", "name": "lab/moved"},
+        "upgrade_base": {"base": "lab/code", "from_base": "lab/base"},
+    }
+    assert set(told) == set(KINDS)
+    for kind, given in told.items():
+        at = f"/-/jobs/new/{kind}"
+        job = world.admins.post(at, {**given, "now": "1"}, at=at).headers["Location"]
+        subject = next(iter(given.values())).partition("@")[0]
+        for place in ("/-/jobs", "/-/admin/jobs", job):
+            links = world.admins.get(f"{place}?kind={kind}").links
+            # The heading of a job's page has the name of what the job makes, if it has one.
+            assert f"/{subject}" in links or (place == job and "name" in given)
+        rows = json.loads(world.admins.get(f"/-/jobs?kind={kind}&format=json").body)["items"]
+        assert len(rows) == 1 or kind == "convert_adapter"
+        row = rows[0]
+        assert row["works_on"][0].partition("@")[0] == subject
+        text = world.admins.get(f"/-/jobs?kind={kind}").one("table").text
+        assert ("+2 more" in text) == (kind == "merge")
+        requests.cancel_job(world.hub.registry, world.admin, job.removeprefix("/-/jobs/"))
 
 
 @pytest.mark.parametrize("state", ["plain", "quarantined", "broken"])

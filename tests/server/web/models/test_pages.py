@@ -152,11 +152,11 @@ def test_snippets_name_this_hub_and_a_token_where_one_is_needed(world: World) ->
     for word in (f"DELTAHUB_URL={world.hub.url}", f"HF_ENDPOINT={world.hub.url}", "vllm serve",
                  "from transformers import", "snapshot_download", "curl -LO", "Hub("):  # fmt: skip
         assert word in code, word
-    assert "dh_" not in code
+    assert "hf_..." not in code
     adapter = world.stranger.get("/lab/chat-lora/use").body
     assert "PeftModel.from_pretrained(base" in adapter
     assert "--lora-modules" in adapter
-    assert "dh_..." in world.admins.get("/lab/secret/use").body
+    assert "hf_..." in world.admins.get("/lab/secret/use").body
 
 
 def test_lists_are_filtered_and_sorted(world: World) -> None:

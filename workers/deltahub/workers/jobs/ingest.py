@@ -17,7 +17,8 @@ from deltahub.registry.reencode.triggers import after_ingest
 from deltahub.registry.retention.rules import apply_rule
 from deltahub.workers.context import JobContext
 from deltahub.workers.failures import StepFailed
-from deltahub.workers.jobs.adapters.inspect import inspect_stored
+from deltahub.workers.jobs.adapters.inspection.inspect import inspect_stored
+from deltahub.workers.jobs.upgrades.proposing import propose_upgrades
 
 
 def ingest(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
@@ -61,6 +62,7 @@ def ingest(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
         describe(context.registry, context.reader, revision_id)
         queued = after_ingest(context.registry, context.reader, revision_id)
         inspect_stored(context.registry, context.reader, revision_id)
+        propose_upgrades(context.registry, context.reader, revision_id)
         apply_rule(context.registry, repository_id)
         with context.registry.db.write_beside(repository_key(repository_id)) as session:
             if session.get(Repository, repository_id) is not None:

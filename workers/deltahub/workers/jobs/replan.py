@@ -11,6 +11,7 @@ from typing import Any
 from deltahub.registry.lineage.measured import measure_affected
 from deltahub.registry.reencode.replan import Replanner
 from deltahub.workers.context import JobContext
+from deltahub.workers.jobs.adapters.inspection.inspect import look_again
 from deltahub.workers.jobs.ingest import repository_of
 
 
@@ -35,6 +36,8 @@ def replan(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
     def measure() -> None:
         if repository_of(context, revision_id) is not None:
             measure_affected(context.registry, revision_id)
+            # An adapter's report may have been made before its base came.
+            look_again(context.registry, context.reader, revision_id)
 
     position: int | None = 0
     switched, saved_bytes = 0, 0

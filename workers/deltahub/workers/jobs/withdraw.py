@@ -1,7 +1,8 @@
 """The job `withdraw`: stores other models without a repository, then hides or deletes it.
 
-payload {"change", "scope"}: `private` or `delete`, and the scope of the token that asked; result
-{}, because the caller may not read all of the models that were stored again.
+payload {"change", "scope", "commit"}: `private` or `delete`, the scope of the token that asked, and
+the commit that the repository must still be at, or null; result {}, because the caller may not read
+all of the models that were stored again.
 """
 
 from dataclasses import asdict

@@ -5,15 +5,17 @@ from pathlib import Path
 import click
 
 from deltahub.client.cli.asking.command import command_of
+from deltahub.client.cli.asking.kits import kit
 from deltahub.client.cli.output import Output, hub_options, table
 from deltahub.client.hub import Hub
 from deltahub.client.local.adapters import lint_folder
 from deltahub.client.names import named_revision
 from deltahub.methods.adapters.inspection.report import AdapterReport
+from deltahub.methods.kinds.bases.pissa_init import PissaInitArguments
 from deltahub.methods.kinds.convert_adapter import ConvertAdapterArguments
 from deltahub.methods.kinds.extract_adapter import ExtractAdapterArguments
 from deltahub.methods.kinds.merge_adapter import MergeAdapterArguments
-from deltahub.methods.kinds.pissa_init import PissaInitArguments
+from deltahub.methods.kinds.transfer_adapter import TransferAdapterArguments
 
 
 @click.group()
@@ -23,7 +25,7 @@ def pissa() -> None:
 
 @click.group()
 def adapter() -> None:
-    """Look at adapters, and convert them to plain LoRA."""
+    """Look at adapters, convert them, make their kits, and move them to another base."""
 
 
 @adapter.command()
@@ -79,19 +81,28 @@ def compare(first: str, second: str, hub: Hub, output: Output) -> None:
 
 @adapter.command()
 @click.argument("target", metavar="NAMESPACE[/NAME]")
-@click.argument("convert", type=click.Choice(["ask", "auto", "off"]))
+@click.argument("convert", type=click.Choice(["ask", "auto", "off", "inherit"]), required=False)
 @hub_options
-def rule(target: str, convert: str, hub: Hub, output: Output) -> None:
-    """Say whether adapters that changed their base are converted.
+def rule(target: str, convert: str | None, hub: Hub, output: Output) -> None:
+    """Say, or without a value show, whether adapters that changed their base are converted.
 
     ask: when somebody asks for it. auto: when they are pushed. off: never, and none is
-    quarantined. A repository's own rule counts before its namespace's.
+    quarantined. inherit: remove the rule. A repository's own rule counts before its namespace's.
     """
-    hub.set_conversion_rule(target, convert)
+    if convert is not None:
+        hub.set_conversion_rule(target, convert)
+    if convert in (None, "inherit"):
+        found = hub.conversion_rule(target)
+        whose = "the default" if found.source == "default" else f"the rule of the {found.source}"
+        told = {"target": target, "convert": found.convert, "source": found.source}
+        output.result(told, f"{target}: {found.convert} ({whose})")
+        return
     output.result({"target": target, "convert": convert}, f"{target}: {convert}")
 
 
+adapter.add_command(kit)
 pissa.add_command(command_of(PissaInitArguments, ("base",)), "init")
 adapter.add_command(command_of(ConvertAdapterArguments, ("adapter",)), "convert")
 adapter.add_command(command_of(ExtractAdapterArguments, ("model", "name")), "extract")
 adapter.add_command(command_of(MergeAdapterArguments, ("adapter",)), "merge")
+adapter.add_command(command_of(TransferAdapterArguments, ("adapter",)), "move")

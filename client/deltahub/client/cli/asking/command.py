@@ -4,26 +4,36 @@ import contextlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any, Final, get_args, get_origin
 
 import click
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from deltahub.client.cli.asking.compare import tell_comparison
+from deltahub.client.cli.asking.upgrades import plan_lines
 from deltahub.client.cli.output import Output, hub_options
 from deltahub.client.hub import Hub
 from deltahub.client.records import Job
 from deltahub.methods.kinds.compare import CompareArguments
-from deltahub.methods.kinds.kind import JobArguments
+from deltahub.methods.kinds.kind import TEXT_FILE, JobArguments
+
+_MOST_TEXT_BYTES: Final = 1 << 20
 
 
 def command_of(
     arguments: type[JobArguments],
     positional: tuple[str, ...],
     command_class: type[click.Command] = click.Command,
+    *,
+    flags: Mapping[str, str] | None = None,
+    without: tuple[str, ...] = (),
 ) -> click.Command:
-    """The command of a kind. positional: the fields that are arguments, not options, in order."""
+    """The command of a kind. positional: the fields that are arguments, not options, in order.
+
+    flags: options of fields that are not named like them. without: fields that no person sets.
+    """
+    named = flags or {}
     fields = arguments.model_fields
 
     @hub_options
@@ -58,7 +68,9 @@ def command_of(
     hub_parameters = getattr(run, "__click_params__", [])
     command.params = [_argument(name, fields[name]) for name in positional]
     command.params += [
-        _option(name, field) for name, field in fields.items() if name not in positional
+        _option(name, field, named.get(name))
+        for name, field in fields.items()
+        if name not in (*positional, *without)
     ]
     command.params += [
         click.Option(
@@ -109,20 +121,30 @@ def result_lines(result: Mapping[str, Any]) -> list[str]:
     from deltahub.methods.adapters.conversion import ConversionReport
     from deltahub.methods.adapters.extraction import ExtractionReport
     from deltahub.methods.adapters.kit import Kit, KitEstimate
+    from deltahub.methods.adapters.merged import MergedEstimate
     from deltahub.methods.comparing.report import ComparingEstimate
+    from deltahub.methods.exporting.report import ExportEstimate, ExportReport
     from deltahub.methods.merging import frontier
     from deltahub.methods.merging.estimate import Estimate
     from deltahub.methods.merging.report import MergeReport
+    from deltahub.methods.transfer.estimate import TransferEstimate
+    from deltahub.methods.transfer.report import TransferReport
 
+    if "moves" in result:
+        return plan_lines(result)
     lines = []
+    if result.get("published"):
+        lines.append(f"made {result['repository']}@{str(result['revision'])[:12]}")
     if "name" in result:
         at = result.get("branch") or str(result.get("commit", ""))[:12]
-        lines.append(f"made {result['name']}@{at}")
+        verb = "found" if result.get("is_found") else "made"
+        lines.append(f"{verb} {result['name']}@{at}")
     with contextlib.suppress(ValidationError):
         if "estimate" in result:
             told = result["estimate"]
-            kinds: dict[str, type[ComparingEstimate | Estimate | KitEstimate]] = {
-                "n_read": ComparingEstimate, "kit_bytes": KitEstimate,
+            kinds: dict[str, Any] = {
+                "n_read": ComparingEstimate, "kit_bytes": KitEstimate, "n_weights": ExportEstimate,
+                "n_draws": TransferEstimate, "n_changed": MergedEstimate,
             }  # fmt: skip
             kind = next((each for key, each in kinds.items() if key in told), Estimate)
             lines += kind.model_validate(told).sentences()
@@ -132,9 +154,13 @@ def result_lines(result: Mapping[str, Any]) -> list[str]:
             lines += ConversionReport.model_validate(result["conversion"]).sentences()
         if "extraction" in result:
             lines += ExtractionReport.model_validate(result["extraction"]).sentences()
+        if "export" in result:
+            lines += ExportReport.model_validate(result["export"]).sentences()
         if "comparison" in result:
             lines += frontier.to_lines(frontier.Comparison.model_validate(result["comparison"]))
-        if "report" in result:
+        if "published" in result:
+            lines += TransferReport.model_validate(result["report"]).summary
+        elif "report" in result:
             lines += MergeReport.model_validate(result["report"]).lines()
     return lines
 
@@ -145,11 +171,13 @@ def _argument(name: str, field: FieldInfo) -> click.Argument:
     return click.Argument([name], type=_type(field), metavar=name.upper())
 
 
-def _option(name: str, field: FieldInfo) -> click.Option:
-    flag = f"--{name.replace('_', '-')}"
+def _option(name: str, field: FieldInfo, flag: str | None = None) -> click.Option:
+    flag = flag or f"--{name.replace('_', '-')}"
     help_text = field.description
     if _has_records(field):
         return click.Option([flag, name], type=_Lines(), help=help_text)
+    if _is_text_file(field):
+        return click.Option([flag, name], type=_Text(), help=help_text)
     if field.annotation is bool:
         return click.Option([flag], is_flag=True, help=help_text)
     if bool in get_args(field.annotation):
@@ -182,6 +210,34 @@ class _Lines(click.Path):
                 except ValueError as exc:
                     self.fail(f"{path}, line {number}: no JSON ({exc})", param, ctx)
         return found
+
+
+class _Text(click.Path):
+    """A file of text, as its contents."""
+
+    name = "file"
+
+    def __init__(self) -> None:
+        super().__init__(exists=True, dir_okay=False, readable=True)
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        path = Path(str(super().convert(value, param, ctx)))
+        size = path.stat().st_size
+        if size > _MOST_TEXT_BYTES:
+            self.fail(
+                f"{path} has {size:,} bytes: give a part of it, of at most {_MOST_TEXT_BYTES:,}",
+                param,
+                ctx,
+            )
+        try:
+            return path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as exc:
+            self.fail(f"{path} is no text in UTF-8: {exc}", param, ctx)
+
+
+def _is_text_file(field: FieldInfo) -> bool:
+    extra = field.json_schema_extra
+    return isinstance(extra, dict) and TEXT_FILE.items() <= extra.items()
 
 
 def _has_records(field: FieldInfo) -> bool:

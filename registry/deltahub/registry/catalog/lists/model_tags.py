@@ -27,8 +27,11 @@ MIN_BASE_SHARE: Final = 0.5
 _BASE: Final = "base_model:"
 _ROLE: Final = "#role:"
 _DTYPE: Final = "#dtype:"
-Role = Literal["base", "finetune", "adapter", "merge", "quantized", "export"]
+Role = Literal["base", "finetune", "adapter", "kit", "merge", "quantized", "export"]
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
+# The tag by which cards of init kits name them (methods/adapters/kit.py). A kit has the factors
+# that adapters start from, and is stored as an adapter of its base, but it is no trained adapter.
+_KIT_TAG: Final = "init-kit"
 _MAX_KEY: Final = 250  # characters
 _MAX_BITS: Final = 64
 
@@ -108,7 +111,8 @@ def keys_of_dtype(dtype: str) -> frozenset[str]:
 def role_of(repository: Repository, head: Revision, facts: Mapping[str, Any]) -> str:
     """What a model is: one of ROLES. facts: of the head, as their row has them."""
     if repository.role is not None:
-        return repository.role
+        is_kit = repository.role == "adapter" and _KIT_TAG in facts["tags"]
+        return "kit" if is_kit else repository.role
     if facts["adapter_base"] is not None:
         return "adapter"
     if facts["relation"] in ROLES[2:]:

@@ -1,5 +1,6 @@
 """`deltahub user token`."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import get_args
 
@@ -7,8 +8,19 @@ import click
 
 from deltahub.registry.access import tokens
 from deltahub.registry.access.caller import Scope
+from deltahub.registry.access.keys.s3_keys import keys_of_token
+from deltahub.registry.access.keys.signing_key import (
+    KEY_FILE,
+    SigningSettings,
+    fingerprint,
+    signing_key,
+)
 from deltahub.registry.commands.options import data_dir_option, json_option
 from deltahub.registry.commands.users.opened import opened, show
+from deltahub.registry.data_folder import SERVE_LOCK
+from deltahub.registry.errors import InvalidRequest
+from deltahub.registry.leases.locks import others
+from deltahub.registry.registry import Registry
 
 DAY_S = 86400
 
@@ -63,6 +75,21 @@ def list_tokens(name: str | None, data_dir: Path, as_json: bool) -> None:
     show(as_json, {"items": rows}, "\n".join(lines) or "there are no tokens")
 
 
+@token.command("s3")
+@click.argument("token_id", type=int)
+@data_dir_option
+@json_option
+def show_s3_keys(token_id: int, data_dir: Path, as_json: bool) -> None:
+    """Print the keys with which S3 clients read what the token with this number may read.
+
+    They end with the token. Whoever holds the token gets them by `deltahub token s3`, too.
+    """
+    with opened(data_dir) as reg:
+        keys = keys_of_token(reg, token_id, _key_of_servers(reg))
+    text = f"AWS_ACCESS_KEY_ID={keys.access_key_id}\nAWS_SECRET_ACCESS_KEY={keys.secret_access_key}"
+    show(as_json, {"token_id": token_id, **asdict(keys)}, text)
+
+
 @token.command("revoke")
 @click.argument("token_id", type=int)
 @data_dir_option
@@ -72,3 +99,21 @@ def revoke_token(token_id: int, data_dir: Path, as_json: bool) -> None:
     with opened(data_dir) as reg:
         tokens.revoke_token(reg, token_id)
     show(as_json, {"revoked": token_id}, f"revoked token {token_id}")
+
+
+def _key_of_servers(reg: Registry) -> bytes:
+    """The hub's signing key. InvalidRequest if its servers have another: they refuse its keys."""
+    secret = SigningSettings().signing_key
+    ways = (
+        "give this command their DELTAHUB_SERVER_SIGNING_KEY, or ask a server, with the token, by"
+        " `deltahub token s3`"
+    )
+    if secret is None and not (reg.data_dir / KEY_FILE).exists():
+        raise InvalidRequest(
+            f"{reg.data_dir} has no {KEY_FILE}, which a server makes that has no key in its"
+            f" settings: {ways}"
+        )
+    key = signing_key(reg.data_dir, secret)
+    if any(about.get("signing_key") != fingerprint(key) for about in others(reg, SERVE_LOCK)):
+        raise InvalidRequest(f"the hub's servers sign with another key than this command: {ways}")
+    return key

@@ -48,6 +48,7 @@ CODES = {
     "copy_missing": "the second copy of a pack is gone",
     "copy_size": "the second copy of a pack is longer or shorter than the pack",
     "copy_hash": "the second copy of a pack has other bytes than the pack",
+    "kit_damaged": "the discriminator of an adapter's kit has changed: push the kit again",
     "object_unreadable": "the store did not give an object's bytes, so they were not checked",
     "unknown_object": "an object that no row knows (gc --apply --delete-unknown removes it)",
 }

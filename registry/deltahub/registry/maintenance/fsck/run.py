@@ -28,6 +28,7 @@ from deltahub.registry.maintenance.fsck.database import (
 )
 from deltahub.registry.maintenance.fsck.findings import CODES, Finding, Findings
 from deltahub.registry.maintenance.fsck.frames import check_bounds, check_coverage
+from deltahub.registry.maintenance.fsck.kits import check_kit_bytes, check_kit_sizes
 from deltahub.registry.maintenance.fsck.lost import check_lost
 from deltahub.registry.maintenance.fsck.named import MOST_NAMED, with_names, without_advice
 from deltahub.registry.maintenance.fsck.objects import check_indexes, check_objects
@@ -82,6 +83,7 @@ def fsck(
         "pack indexes": lambda: check_indexes(reg, cursor),
         "recipes": lambda: check_recipes(reg, reader, cursor),
         "losses": lambda: check_lost(reg),
+        "kits": lambda: check_kit_sizes(reg),
     }
     if read_data:
         checks |= {
@@ -91,6 +93,7 @@ def fsck(
             "files": lambda: check_file_bytes(reg, reader, cursor),
             "uploads": lambda: check_landing_bytes(reg),
             "xorbs": lambda: check_xorb_bytes(reg),
+            "kits' bytes": lambda: check_kit_bytes(reg),
         }
     cursor.check_stage(checks)
     known = {finding.key for finding in cursor.findings}

@@ -22,8 +22,9 @@ from deltahub.server.hf.reading.model_info import (
     model_json,
     with_siblings,
 )
-from deltahub.server.hf.reading.queries import ModelFilter, check_expand_names, parse_query
+from deltahub.server.hf.reading.queries import ModelFilter, parse_query
 from deltahub.server.hub import CallerDep, Hub, HubDep
+from deltahub.server.public_url import origin_of
 from deltahub.server.streaming.client_slots import client_key
 from deltahub.server.streaming.long_answers import answer_in_pieces, json_text
 from deltahub.server.turns import reads
@@ -102,14 +103,13 @@ def list_models(
     link to the next.
     """
     filters = parse_query(request.query_params)
-    check_expand_names(expand)
     shape = _Shape(full, card, config, expand)
     page = _Page(min(limit, _MAX_PAGE), cursor)
     is_over = filters.is_empty or _fill(hub, caller, page, author, filters, shape)
     headers = {}
     if not is_over and page.after is not None:
         query = [(k, v) for k, v in request.query_params.multi_items() if k != "cursor"]
-        url = request.url.replace(query=urlencode([*query, ("cursor", page.after)]))
+        url = f"{origin_of(request)}/api/models?{urlencode([*query, ('cursor', page.after)])}"
         headers["Link"] = f'<{url}>; rel="next"'
     pieces = _pieces(hub, page, has_siblings=shape.has(SIBLINGS))
     return answer_in_pieces(pieces, hub.reads, client_key(request, caller), headers)

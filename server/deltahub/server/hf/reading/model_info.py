@@ -6,6 +6,7 @@ from typing import Any
 
 from deltahub.registry import ReadSession, Revision
 from deltahub.registry.access.caller import Caller
+from deltahub.registry.cards.card import RELATIONS
 from deltahub.registry.cards.describe import facts_without_row, load_facts
 from deltahub.registry.cards.facts import NO_FACTS, Facts, shown_tags
 from deltahub.registry.cards.spent import Spent
@@ -113,12 +114,44 @@ def model_json(rows: ModelRows, facts: Facts) -> dict[str, Any]:
     return info
 
 
+def expanded(info: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Return the properties of a model that an `expand` parameter names, and the hub knows."""
+    card = info.get("cardData", {})
+    config = info.get("config", {})
+    bases = [
+        (relation, base)
+        for tag in info["tags"]
+        if tag.startswith("base_model:")
+        for relation, _, base in (tag.removeprefix("base_model:").partition(":"),)
+        if base and relation in RELATIONS
+    ]
+    more: dict[str, Any] = {
+        "trendingScore": 0,
+        "spaces": [],
+        "inferenceProviderMapping": [],
+    }
+    if bases:
+        models = [{"id": base} for _, base in bases]
+        more["baseModels"] = {"relation": bases[0][0], "models": models}
+    if "model-index" in card:
+        more["model-index"] = card["model-index"]
+    if "widget" in card:
+        more["widgetData"] = card["widget"]
+    architectures = config.get("architectures") or [None]
+    if info.get("library_name") == "transformers" and isinstance(architectures[0], str):
+        more["transformersInfo"] = {"auto_model": architectures[0]}
+        if "pipeline_tag" in info:
+            more["transformersInfo"]["pipeline_tag"] = info["pipeline_tag"]
+    known = {**more, **info}
+    return {key: known[key] for key in ("_id", "id", *names) if key in known}
+
+
 def list_json(
     info: dict[str, Any], *, full: bool, card: bool, config: bool, expand: Sequence[str] | None
 ) -> dict[str, Any]:
     """Return the part of a model's JSON that a list shows, without siblings."""
     if expand is not None:
-        return {key: info[key] for key in ("_id", "id", *expand) if key in info}
+        return expanded(info, expand)
     left_out = {"usedStorage", "safetensors", "disabled", "downloadsAllTime"}
     if not full:
         left_out.add("author")

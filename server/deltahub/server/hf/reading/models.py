@@ -1,15 +1,16 @@
 """Single models, their refs and commits, and access to them."""
 
+from html import escape
 from typing import Annotated, Any, Final
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request
 from starlette.responses import JSONResponse, Response
 
-from deltahub.registry.access.permissions import require
+from deltahub.registry.access.permissions import full_name, require
 from deltahub.registry.access.repositories import DEFAULT_BRANCH, load_repository
 from deltahub.registry.cards.spent import Spent
-from deltahub.registry.catalog.history import ancestors, log
+from deltahub.registry.catalog.history import CommitInfo, ancestors, log
 from deltahub.registry.catalog.lists.search import Listed
 from deltahub.registry.catalog.refs import RefInfo, find_ref, ref_pages
 from deltahub.server.body_limits import BoundedRoute
@@ -17,14 +18,15 @@ from deltahub.server.hf.reading.entries import utc_text
 from deltahub.server.hf.reading.lists import Expand
 from deltahub.server.hf.reading.model_info import (
     SIBLINGS,
+    expanded,
     facts_of,
     load_rows,
     model_json,
     with_siblings,
 )
-from deltahub.server.hf.reading.queries import check_expand_names
 from deltahub.server.hf.reading.revisions import revision_of
 from deltahub.server.hub import CallerDep, HubDep, NameDep
+from deltahub.server.public_url import origin_of
 from deltahub.server.streaming.client_slots import client_key
 from deltahub.server.streaming.long_answers import answer_in_pieces, json_with_lists
 from deltahub.server.turns import reads
@@ -49,7 +51,6 @@ def get_model(
     expand: Expand = None,
 ) -> Response:
     """Show a model at a revision, by default at the branch main."""
-    check_expand_names(expand)
     spent = Spent(hub.settings.page_bytes, hub.settings.page_entries)
     has_storage = expand is None or "usedStorage" in expand
     with hub.registry.db.read() as session:
@@ -58,7 +59,8 @@ def get_model(
             found = find_ref(session, repository, "branch", DEFAULT_BRANCH)
         else:
             found = revision_of(request, session, repository, revision)
-        listed = Listed(repository, name, found)
+        # The caller may have written the name in another case.
+        listed = Listed(repository, full_name(session, repository), found)
         (rows,) = load_rows(
             session, caller, [(listed, found)], spent, has_storage=has_storage, has_files=True
         )
@@ -66,7 +68,7 @@ def get_model(
     if expand is None:
         del info["downloadsAllTime"]
     else:
-        info = {key: info[key] for key in ("_id", "id", *expand) if key in info}
+        info = expanded(info, expand)
         if SIBLINGS not in expand:
             return JSONResponse(info)
     pieces = with_siblings(hub, info, found, with_blobs=blobs)
@@ -109,6 +111,7 @@ def list_commits(
     caller: CallerDep,
     p: Annotated[int, Query(ge=0)] = 0,
     limit: Annotated[int, Query(ge=1, le=_MAX_PAGE)] = _COMMITS,
+    expand: Annotated[list[str] | None, Query(alias="expand[]")] = None,
 ) -> JSONResponse:
     """List the commits up to a revision, the newest first. A page of long messages ends early."""
     with hub.registry.db.read() as session:
@@ -124,6 +127,7 @@ def list_commits(
             "message": commit.body,
             "date": utc_text(commit.created_at),
             "authors": [{"user": commit.author}] if commit.author else [],
+            **(_formatted(commit) if "formatted" in (expand or ()) else {}),
         }
         for commit in commits
     ]
@@ -137,9 +141,14 @@ def list_commits(
         query.append(("p", str(p + 1)))
     else:
         return JSONResponse(shown, headers=headers)
-    origin = str(request.base_url).rstrip("/")
+    origin = origin_of(request)
     url = f"{origin}/api/models/{name}/commits/{where}?{urlencode(query)}"
     return JSONResponse(shown, headers=headers | {"Link": f'<{url}>; rel="next"'})
+
+
+def _formatted(commit: CommitInfo) -> dict[str, Any]:
+    """The message as HTML, which is its text: no markup of users is taken as such."""
+    return {"formatted": {"title": escape(commit.title), "message": escape(commit.body)}}
 
 
 @router.get("/{namespace}/{name}/auth-check")

@@ -23,6 +23,7 @@ from deltahub.registry.names import quoted
 from deltahub.registry.packs.block_cache import ByteCache
 from deltahub.server.body_limits import BoundedRoute
 from deltahub.server.connections.inner_paths import unescaped
+from deltahub.server.hf.reading.revisions import plain_revision
 from deltahub.server.hub import CallerDep, Hub, HubDep, NameDep
 from deltahub.server.streaming.client_slots import client_key
 from deltahub.server.streaming.long_answers import json_text
@@ -67,7 +68,7 @@ def get_safetensors_metadata(
     """
     with hub.registry.db.read() as session:
         repository = load_repository(session, caller, name)
-        found = resolve_revision(session, repository, revision)
+        found = resolve_revision(session, repository, plain_revision(revision))
         index_entry = find_entry(session, found, unescaped(path))
     index = _read_index(hub, index_entry)
     folder = index_entry.path.rpartition("/")[0]

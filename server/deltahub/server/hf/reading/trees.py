@@ -10,6 +10,7 @@ from starlette.responses import JSONResponse
 from deltahub.registry import ReadSession, Revision
 from deltahub.registry.access.repositories import load_repository
 from deltahub.registry.adapters.reports import withheld
+from deltahub.registry.cards.plain_values import read_json
 from deltahub.registry.catalog.entries import EntryInfo, entries_at
 from deltahub.registry.catalog.history import CommitInfo, last_changes
 from deltahub.registry.catalog.pages.folders import has_folder, read_folders, tree_page
@@ -21,6 +22,7 @@ from deltahub.server.hf.reading.entries import file_json, folder_json
 from deltahub.server.hf.reading.revisions import revision_of
 from deltahub.server.hf.xet.downloads import xet_from
 from deltahub.server.hub import CallerDep, HubDep, NameDep
+from deltahub.server.public_url import origin_of
 from deltahub.server.turns import reads
 
 router = APIRouter(route_class=BoundedRoute, prefix="/api/models/{namespace}/{name}")
@@ -71,7 +73,7 @@ def get_tree(
         where = f"/api/models/{name}/tree/{found.commit}"
         below = f"/{quote(folder)}" if folder else ""
         flags = f"recursive={str(recursive).lower()}&expand={str(expand).lower()}&limit={size}"
-        origin = str(request.base_url).rstrip("/")
+        origin = origin_of(request)
         after = quote(keys[-1], safe="")
         headers["Link"] = f'<{origin}{where}{below}?{flags}&cursor={after}>; rel="next"'
     return JSONResponse(page, headers=headers)
@@ -91,10 +93,12 @@ def get_paths_info(
     caller: CallerDep,
     body: Annotated[bytes, Depends(_body)],
 ) -> JSONResponse:
-    """List those of the requested paths that exist. The body is a form, as clients send it."""
-    form = parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True)
+    """List those of the requested paths that exist.
+
+    The body is a form, as Python clients send it, or JSON, as those in JavaScript do.
+    """
+    requested, expand = _asked_paths(body)
     # No path contains a NUL, and not every database accepts one in a query.
-    requested = form.get("paths", [])
     paths = dict.fromkeys(path.strip("/") for path in requested if "\0" not in path)
     if len(paths) > _MAX_PATHS or len(body) > _MAX_PATHS_BYTES:
         raise LimitExceeded(
@@ -102,8 +106,10 @@ def get_paths_info(
             f" {len(paths)} in {len(body)}: ask in several"
         )
     if not requested:
-        raise InvalidRequest("the form names no paths: send paths=<path>, once for each")
-    expand = form.get("expand", ["false"])[-1].lower() in ("true", "1")
+        raise InvalidRequest(
+            "the body names no paths: send the form paths=<path>, once for each, or the JSON"
+            ' {"paths": [...]}'
+        )
     with hub.registry.db.read() as session:
         repository = load_repository(session, caller, name)
         found = revision_of(request, session, repository, revision)
@@ -111,6 +117,22 @@ def get_paths_info(
         xet_bytes = xet_from(hub.settings, request)
         shown = _shown(session, found, paths, files, expand=expand, xet_from=xet_bytes)
     return JSONResponse(shown)
+
+
+def _asked_paths(body: bytes) -> tuple[list[str], bool]:
+    """(the paths of a body, whether it asks for their last commits). Raises InvalidRequest."""
+    if not body.lstrip().startswith(b"{"):
+        form = parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True)
+        return form.get("paths", []), form.get("expand", ["false"])[-1].lower() in ("true", "1")
+    try:
+        sent = read_json(body)
+    except ValueError as error:
+        raise InvalidRequest(f"the body is not the JSON that it seems to be: {error}") from error
+    paths = sent.get("paths", [])
+    paths = [paths] if isinstance(paths, str) else paths
+    if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
+        raise InvalidRequest('paths are a list of texts: {"paths": ["config.json"]}')
+    return paths, sent.get("expand") is True
 
 
 def _shown(

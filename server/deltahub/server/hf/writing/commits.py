@@ -3,7 +3,7 @@
 import base64
 import binascii
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any, Final
@@ -12,19 +12,21 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse
 
+from deltahub.codecs.files.lfs_pointer import MAX_POINTER_BYTES
 from deltahub.registry import cancellation
 from deltahub.registry.access.caller import Caller, require_writer
 from deltahub.registry.access.repositories import load_repository
-from deltahub.registry.cards.declared_base import BASE_FILES, declared_base
+from deltahub.registry.cards.declared_base import BASE_FILES, declared_base, read_base_files
 from deltahub.registry.cards.describe import describe_commit
 from deltahub.registry.cards.facts import read_small
 from deltahub.registry.cards.plain_values import valid_text
+from deltahub.registry.cards.pointers import pointers_among, sentence_on
 from deltahub.registry.catalog.commit import CommitResult, commit, ingest_again
 from deltahub.registry.catalog.entries import EntryInfo, entries_at
 from deltahub.registry.catalog.operations import (
     AddFile,
     CopyFile,
-    DeleteFile,
+    DeleteEntry,
     DeleteFolder,
     Operation,
 )
@@ -33,17 +35,25 @@ from deltahub.registry.catalog.refs import (
     require_branch,
     resolve_revision,
 )
-from deltahub.registry.errors import InvalidRequest, LimitExceeded
-from deltahub.registry.names import LFS_BYTES, entry_mode, quoted, validate_path
+from deltahub.registry.errors import InvalidRequest, LimitExceeded, RegistryError
+from deltahub.registry.names import LFS_BYTES, Mode, entry_mode, quoted, validate_path
 from deltahub.registry.uploads.known_files import mark_missing
 from deltahub.registry.uploads.preflight import check_sizes
 from deltahub.registry.uploads.small_files import SmallFiles
 from deltahub.server.body_limits import BoundedRoute, streams_body
-from deltahub.server.connections.inner_paths import unescaped
+from deltahub.server.errors import header_text
 from deltahub.server.hf.errors import NotSupported
 from deltahub.server.hf.reading.entries import blob_id
-from deltahub.server.hf.writing.gitignore import MAX_IGNORE_BYTES, Ignore, IgnoreLimit, parse_ignore
+from deltahub.server.hf.reading.revisions import branch_of
+from deltahub.server.hf.writing.gitignore import (
+    MAX_IGNORE_BYTES,
+    Ignore,
+    IgnoreLimit,
+    parse_attributes,
+    parse_ignore,
+)
 from deltahub.server.hub import CallerDep, Hub, HubDep, NameDep
+from deltahub.server.public_url import origin_of
 from deltahub.server.streaming.bodies import BodyFeed
 
 router = APIRouter(route_class=BoundedRoute, prefix="/api/models/{namespace}/{name}")
@@ -52,6 +62,7 @@ _MAX_FILES: Final = 1000  # of one preupload; clients ask for 256 at a time
 # Bytes of a line: a small file in base64, and 64 KiB for its other fields.
 _MAX_LINE: Final = LFS_BYTES * 4 // 3 + (64 << 10)
 _IGNORE: Final = ".gitignore"
+_ATTRIBUTES: Final = ".gitattributes"
 _PULL_REQUEST: Final = "this hub has no pull requests: commit to a branch"
 
 # Key of a line -> the form of its value, shown in the error for a wrong line.
@@ -78,6 +89,8 @@ class PreuploadIn(BaseModel):
     files: Annotated[list[_File], Field(max_length=_MAX_FILES)]
     # The .gitignore of this commit; None for that of the branch.
     git_ignore: Annotated[str | None, Field(alias="gitIgnore")] = None
+    # The .gitattributes of this commit, which clients in JavaScript send; None for the branch's.
+    git_attributes: Annotated[str | None, Field(alias="gitAttributes")] = None
 
 
 @router.post("/preupload/{revision}")
@@ -91,16 +104,17 @@ def preupload(
 ) -> JSONResponse:
     """Tell for each file whether to send it within the commit or before it, and its present id."""
     _refuse_pull_request(create_pr)
+    branch = branch_of(revision)
     with hub.registry.db.read() as session:
         repository = load_repository(session, caller, name, "write")
         # Checked here, so that a wrong branch is refused before large files are sent.
-        require_branch(session, repository, unescaped(revision))
+        require_branch(session, repository, branch)
         for file in body.files:
             validate_path(file.path, hub.registry.settings.max_path_bytes)
-        paths = {_IGNORE, *(file.path for file in body.files)}
+        paths = {_IGNORE, _ATTRIBUTES, *(file.path for file in body.files)}
         commit, entries = None, {}
-        if not may_start_without_parent(session, repository, unescaped(revision)):
-            found = resolve_revision(session, repository, unescaped(revision))
+        if not may_start_without_parent(session, repository, branch):
+            found = resolve_revision(session, repository, branch)
             commit = found.commit
             entries = entries_at(session, found, paths)
     if mark_missing(hub.registry, [entry.file for entry in entries.values()]):
@@ -114,10 +128,11 @@ def preupload(
         ignored = {file.path for file in body.files if ignore.is_ignored(file.path)}
     except IgnoreLimit as error:
         raise LimitExceeded(f"the {_IGNORE} cannot be followed: {error}") from error
+    modes = _modes(hub, body, entries.get(_ATTRIBUTES))
     files = []
     sizes = []
     for file in body.files:
-        mode = entry_mode(file.path, file.size)
+        mode = modes[file.path]
         is_ignored = file.path in ignored and file.path != _IGNORE
         if mode == "lfs" and not is_ignored:
             sizes.append(file.size)
@@ -145,12 +160,43 @@ async def create_commit(
     request.state.has_unread_body = True
     _refuse_pull_request(create_pr)
     async with BodyFeed(request, hub.settings.idle_s) as feed:
-        work = partial(_commit, hub, caller, name, unescaped(revision), feed.blocks)
-        made = await hub.upload(caller, work, feed.wait)
+        work = partial(_commit, hub, caller, name, branch_of(revision), feed.blocks)
+        made, warning = await hub.upload(caller, work, feed.wait)
         request.state.has_unread_body = feed.has_unread_body
-    url = f"{str(request.base_url).rstrip('/')}/{name}/commit/{made.commit}"
-    return JSONResponse(
-        {"success": True, "commitOid": made.commit, "commitUrl": url, "hookOutput": ""}
+    url = f"{origin_of(request)}/{name}/commit/{made.commit}"
+    # Python clients show it to the user; the text is what git shows after a push.
+    headers = {"X-HF-Warning": f"lfs-pointers; {header_text(warning)}"} if warning else {}
+    answer = {"success": True, "commitOid": made.commit, "commitUrl": url, "hookOutput": warning}
+    return JSONResponse(answer, headers=headers)
+
+
+def _modes(hub: Hub, body: PreuploadIn, there: EntryInfo | None) -> dict[str, Mode]:
+    """Path -> how it is sent: as the .gitattributes of the commit, or else of the branch, says.
+
+    A large file is never sent within a commit. Without a .gitattributes the names decide.
+    """
+    text = body.git_attributes
+    if text is None and there is not None and there.file.state != "lost":
+        data = read_small(hub.reader, there, MAX_IGNORE_BYTES)
+        if data is None:
+            raise _attributes_limit(f"it has more than {MAX_IGNORE_BYTES >> 10} KiB")
+        text = data.decode("utf-8", "replace")
+    if text is None:
+        return {file.path: entry_mode(file.path, file.size) for file in body.files}
+    try:
+        kept = parse_attributes(text)
+        return {
+            file.path: "lfs" if file.size >= LFS_BYTES or kept.is_ignored(file.path) else "regular"
+            for file in body.files
+        }
+    except IgnoreLimit as error:
+        raise _attributes_limit(str(error)) from error
+
+
+def _attributes_limit(reason: str) -> LimitExceeded:
+    return LimitExceeded(
+        f"the {_ATTRIBUTES} cannot be followed: {reason}; make it shorter, or delete it in a commit"
+        " of its own first"
     )
 
 
@@ -187,7 +233,8 @@ def _commit(
     name: str,
     branch: str,
     body: Callable[[], Iterator[bytes]],
-) -> CommitResult:
+) -> tuple[CommitResult, str]:
+    """The commit, and what to warn of; empty for nothing."""
     reg = hub.registry
     writer = require_writer(caller)
     with reg.db.read() as session:
@@ -208,13 +255,36 @@ def _commit(
     if not request.operations:
         raise InvalidRequest("the commit changes nothing: it names no file")
     files.flush()
-    base = declared_base(reg, hub.reader, writer, name, branch, request.base_files)
+    # Files that were sent before the commit may be small as well: the .gitattributes decides.
+    sent = read_base_files(reg, hub.reader, writer, name, request.operations)
+    base_files = sent | request.base_files
+    base = declared_base(reg, hub.reader, writer, name, branch, base_files)
     made = commit(
         reg, writer, name, branch, request.operations, request.message, request.parent, base
     )
     if made.changed:
         describe_commit(reg, hub.reader, name, made.commit)
-    return made
+    return made, _warning(hub, writer, name, made.commit, request.operations)
+
+
+def _warning(
+    hub: Hub, caller: Caller, name: str, commit: str, operations: Sequence[Operation]
+) -> str:
+    small = [
+        each.path
+        for each in operations
+        if isinstance(each, AddFile) and each.size <= MAX_POINTER_BYTES
+    ]
+    if not small:
+        return ""
+    try:
+        with hub.registry.db.read() as session:
+            repository = load_repository(session, caller, name)
+            entries = entries_at(session, resolve_revision(session, repository, commit), small)
+    except RegistryError:
+        return ""  # the commit is made, and somebody has dropped it since
+    found = pointers_among(hub.reader, entries.values())
+    return sentence_on(found) if found else ""
 
 
 def _line_error(number: int, line: bytes) -> str:
@@ -241,7 +311,7 @@ def _add_line(files: SmallFiles, commit: _Commit, key: str, value: Mapping[str, 
     if key == "file":
         data = _content(path, value)
         digest = files.add(data)
-        commit.operations.append(AddFile(path, digest, len(data)))
+        commit.operations.append(AddFile(path, digest, len(data), "regular"))
         if path in BASE_FILES:
             commit.base_files[path] = data
     elif key == "lfsFile":
@@ -249,11 +319,12 @@ def _add_line(files: SmallFiles, commit: _Commit, key: str, value: Mapping[str, 
         # Without a size the client copies a file that the hub has.
         oid = str(value["oid"])
         size = value.get("size")
-        add = CopyFile(path, oid) if size is None else AddFile(path, oid, size)
+        add = CopyFile(path, oid, "lfs") if size is None else AddFile(path, oid, size, "lfs")
         commit.operations.append(add)
-    elif key == "deletedFile":
-        commit.operations.append(DeleteFile(path))
-    elif key in ("deletedFolder", "deletedEntry"):
+    elif key in ("deletedFile", "deletedEntry"):
+        # delete_file() names folders so, too, if no slash ends their path.
+        commit.operations.append(DeleteEntry(path.rstrip("/")))
+    elif key == "deletedFolder":
         commit.operations.append(DeleteFolder(path.rstrip("/")))
     else:
         raise NotSupported(f"this hub knows no operation {quoted(str(key))} of a commit")

@@ -26,6 +26,9 @@ _MAX_STEPS: Final = 100_000_000
 _MAX_STEPS_AT_ONCE: Final = 5_000_000
 _STEPS_OF_A_CALL: Final = 100
 
+# An attribute that tells how git keeps a file.
+_FILTER: Final = re.compile(r"[-!]?filter(=\S*)?")
+
 # `re` warns that `[[` could mean something else in later versions of Python.
 warnings.filterwarnings("ignore", "Possible ", FutureWarning, r"pathspec\.pattern")
 
@@ -65,8 +68,7 @@ class Ignore:
 
 def parse_ignore(text: str) -> Ignore:
     """Parse the patterns of a .gitignore. Raises IgnoreLimit."""
-    if len(text) > MAX_IGNORE_BYTES:
-        raise IgnoreLimit(f"it has more than {MAX_IGNORE_BYTES >> 10} KiB")
+    _check_length(text)
     lines = text.removeprefix("\ufeff").split("\n")
     lines = [line for line in lines if line.strip() and not line.startswith("#")]
     if len(lines) > _MAX_PATTERNS:
@@ -83,6 +85,28 @@ def parse_ignore(text: str) -> Ignore:
             continue  # git accepts such a line, which matches nothing
         costs[cost] += 1
     return Ignore(patterns, costs)
+
+
+def parse_attributes(text: str) -> Ignore:
+    """Parse a .gitattributes: is_ignored() of a path tells whether Git LFS keeps it.
+
+    As for a .gitignore, the last line that matches a path decides. Raises IgnoreLimit.
+    """
+    _check_length(text)
+    lines = []
+    for line in text.removeprefix("\ufeff").split("\n"):
+        pattern, *attributes = line.split()[:64] or [""]
+        if not pattern or pattern.startswith(("#", "!", "[attr]")):
+            continue
+        last = next((each for each in reversed(attributes) if _FILTER.fullmatch(each)), None)
+        if last is not None:
+            lines.append(f"{'' if last == 'filter=lfs' else '!'}{pattern.strip(chr(34))}")
+    return parse_ignore("\n".join(lines))
+
+
+def _check_length(text: str) -> None:
+    if len(text) > MAX_IGNORE_BYTES:
+        raise IgnoreLimit(f"it has more than {MAX_IGNORE_BYTES >> 10} KiB")
 
 
 def _cost(line: str) -> _Stars:

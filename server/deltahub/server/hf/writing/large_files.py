@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse
 
 from deltahub.registry.access.caller import require_writer
-from deltahub.registry.access.repositories import DEFAULT_BRANCH, load_repository
+from deltahub.registry.access.repositories import load_repository
 from deltahub.registry.catalog.entries import large_files, sizes_in_repository
 from deltahub.registry.names import validate_sha256
 from deltahub.registry.retention import rewrite
@@ -110,7 +110,7 @@ def list_lfs_files(name: NameDep, hub: HubDep, caller: CallerDep) -> JSONRespons
                 "filename": large.path,
                 "size": large.file.size,
                 "pushedAt": utc_text(large.added_at),
-                "ref": f"refs/heads/{DEFAULT_BRANCH}",
+                "ref": large.ref,
             }
             for large in large_files(session, repository)
         ]

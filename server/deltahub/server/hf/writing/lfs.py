@@ -23,11 +23,14 @@ from deltahub.server.errors import LengthRequired
 from deltahub.server.hf.errors import NotSupported
 from deltahub.server.hf.writing.receiving import receive_part
 from deltahub.server.hub import CallerDep, Hub, HubDep, NameDep
+from deltahub.server.public_url import origin_of
 from deltahub.server.signing import caller_of_claims, claims_for
 from deltahub.server.streaming.bodies import BodyFeed, discard_body
 
 router = APIRouter(route_class=BoundedRoute)
 
+# As Python and JavaScript clients write it.
+_SHA256: Final = ("sha256", "sha_256")
 _TYPE: Final = "application/vnd.git-lfs+json"
 _MAX_OBJECTS: Final = 1000
 _LINK_TTL_S: Final = 86400
@@ -57,7 +60,7 @@ def batch(
     """Return a link for each object that the hub lacks; known objects get no link."""
     if body.operation != "upload":
         raise NotSupported("objects are read at /<namespace>/<name>/resolve/<revision>/<path>")
-    if body.hash_algo != "sha256":
+    if body.hash_algo not in _SHA256:
         raise NotSupported(f"objects are known by sha256, not {body.hash_algo}")
     writer = require_writer(caller)
     requested = [(item.oid, item.size) for item in body.objects]
@@ -72,7 +75,7 @@ def batch(
     in_parts = "multipart" in body.transfers and any(
         item.size > part_bytes for item in body.objects if item.oid not in known
     )
-    origin = str(request.base_url).rstrip("/")
+    origin = origin_of(request)
     objects = []
     for item in body.objects:
         shown: dict[str, Any] = {"oid": item.oid, "size": item.size, "authenticated": True}
@@ -87,7 +90,7 @@ def batch(
             }
         objects.append(shown)
     transfer = "multipart" if in_parts else "basic"
-    answer = {"transfer": transfer, "objects": objects, "hash_algo": "sha256"}
+    answer = {"transfer": transfer, "objects": objects, "hash_algo": body.hash_algo}
     return JSONResponse(answer, media_type=_TYPE)
 
 

@@ -10,12 +10,14 @@ from starlette.responses import JSONResponse, Response
 from deltahub.registry.access.caller import NO_TOKEN, Caller, require_writer
 from deltahub.registry.access.organizations import namespaces_of
 from deltahub.registry.access.repositories import DEFAULT_BRANCH, load_repository
+from deltahub.registry.cards import checks
 from deltahub.registry.cards.describe import describe_commit
 from deltahub.registry.cards.front_matter import BadCard, front_matter
 from deltahub.registry.catalog import commit, refs, repositories
 from deltahub.registry.catalog.entries import used_storage
 from deltahub.registry.catalog.lists import search
 from deltahub.registry.catalog.operations import AddFile
+from deltahub.registry.catalog.refs import resolve_revision
 from deltahub.registry.errors import Conflict, RepositoryExists, Unauthorized
 from deltahub.registry.ingest import make_public
 from deltahub.registry.names import git_attributes, quoted
@@ -25,8 +27,10 @@ from deltahub.server.body_limits import BoundedRoute
 from deltahub.server.connections.inner_paths import unescaped
 from deltahub.server.hf.errors import NotSupported, refusal
 from deltahub.server.hf.reading.entries import utc_text
+from deltahub.server.hf.reading.revisions import plain_revision
 from deltahub.server.hf.writing.withdrawing import withdraw_and_wait
 from deltahub.server.hub import CallerDep, Hub, HubDep, NameDep
+from deltahub.server.public_url import origin_of
 from deltahub.server.turns import reads
 
 router = APIRouter(route_class=BoundedRoute, prefix="/api")
@@ -128,7 +132,7 @@ def list_own(hub: HubDep, caller: CallerDep, namespace: str | None = None) -> JS
     if caller is None:
         raise Unauthorized(NO_TOKEN)
     own = namespaces_of(hub.registry, caller)
-    listed = [one for one in own if namespace in (None, one)]
+    listed = [one for one in own if namespace is None or one.lower() == namespace.lower()]
     with hub.registry.db.read() as session:
         found: list[dict[str, Any]] = [
             {
@@ -157,16 +161,15 @@ def create_repository(
     _require_visibility(body.visibility)
     writer = require_writer(caller)
     name = _full_name(body, writer)
-    answer = {"url": f"{str(request.base_url).rstrip('/')}/{name}", "name": name}
     try:
         made = _create_with_commit(hub, writer, name, private=body.is_private)
     except RepositoryExists as error:
         known = repositories.get_repository(hub.registry, caller, name)
         refused = refusal(error.code, str(error))
-        answer |= {"id": f"{known.id:024x}", "error": str(error)}
+        answer = _named(request, known) | {"error": str(error)}
         headers = {key: refused.headers[key] for key in ("X-Error-Code", "X-Error-Message")}
         return JSONResponse(answer, status_code=409, headers=headers)
-    return JSONResponse(answer | {"id": f"{made.id:024x}"})
+    return JSONResponse(_named(request, made))
 
 
 @router.delete("/repos/delete")
@@ -184,7 +187,12 @@ async def delete_repository(
 def move_repository(body: MoveIn, hub: HubDep, caller: CallerDep) -> JSONResponse:
     """Rename a model."""
     _require_model(body.type)
-    repositories.move_repository(hub.registry, caller, body.from_repo, body.to_repo)
+    try:
+        repositories.move_repository(hub.registry, caller, body.from_repo, body.to_repo)
+    except RepositoryExists as error:
+        # Clients and their users know this sentence.
+        called = f"A model repository called {body.to_repo} already exists"
+        raise RepositoryExists(f"{called}: {error}") from error
     return JSONResponse({})
 
 
@@ -223,7 +231,9 @@ def create_branch(
 ) -> JSONResponse:
     """Create a branch at a revision, by default that of main."""
     start = (body.starting_point if body else None) or DEFAULT_BRANCH
-    made = refs.create_ref(hub.registry, caller, name, "branch", unescaped(branch), start)
+    made = refs.create_ref(
+        hub.registry, caller, name, "branch", unescaped(branch), plain_revision(start)
+    )
     return JSONResponse({"name": made.name, "commit": made.commit})
 
 
@@ -239,7 +249,11 @@ def create_tag(
     name: NameDep, revision: str, body: TagIn, hub: HubDep, caller: CallerDep
 ) -> JSONResponse:
     """Create a tag on a revision."""
-    made = refs.create_ref(hub.registry, caller, name, "tag", body.tag, unescaped(revision))
+    with hub.registry.db.read() as session:
+        # Of two faults, clients expect to hear of this one.
+        repository = load_repository(session, caller, name, "write")
+        resolve_revision(session, repository, plain_revision(revision))
+    made = refs.create_ref(hub.registry, caller, name, "tag", body.tag, plain_revision(revision))
     return JSONResponse({"name": made.name, "commit": made.commit})
 
 
@@ -263,15 +277,18 @@ def squash_branch(
 @router.post("/validate-yaml")
 @reads()
 def validate_card(body: CardIn) -> JSONResponse:
-    """Check a card's front matter before it is committed; 400 with the errors.
+    """Check a card's front matter and its fields before it is committed; 400 with the errors.
 
     Clients need no token for this. The limits of front_matter bound the cost.
     """
     try:
-        front_matter(body.content.encode("utf-8", "replace"))
+        # Clients take blank lines before the front matter for nothing.
+        card = front_matter(body.content.lstrip().encode("utf-8", "replace"))
     except BadCard as error:
         return JSONResponse({"errors": [{"message": str(error)}], "warnings": []}, status_code=400)
-    return JSONResponse({"errors": [], "warnings": []})
+    wrong = [{"message": each} for each in checks.faults(card)]
+    odd = [{"message": each} for each in checks.warnings(card)]
+    return JSONResponse({"errors": wrong, "warnings": odd}, status_code=400 if wrong else 200)
 
 
 def _create_with_commit(
@@ -289,6 +306,11 @@ def _create_with_commit(
     if made.head is not None:
         describe_commit(hub.registry, hub.reader, name, made.head)
     return made
+
+
+def _named(request: Request, known: repositories.RepositoryInfo) -> dict[str, str]:
+    url = f"{origin_of(request)}/{known.name}"
+    return {"url": url, "name": known.name, "id": f"{known.id:024x}"}
 
 
 def _require_model(kind: str | None) -> None:

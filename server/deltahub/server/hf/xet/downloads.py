@@ -19,6 +19,7 @@ from deltahub.server.body_limits import BoundedRoute
 from deltahub.server.hf.errors import refusal
 from deltahub.server.hf.xet.links import XetReaderDep
 from deltahub.server.hub import Hub, HubDep
+from deltahub.server.public_url import origin_of
 from deltahub.server.settings import ServerSettings
 from deltahub.server.signing import Claims, caller_of_claims, claims_for
 from deltahub.server.streaming.client_slots import client_key
@@ -58,7 +59,7 @@ def xet_from(settings: ServerSettings, request: Request) -> int | None:
 
 def xet_headers(request: Request, name: str, commit: str, file: File) -> dict[str, str]:
     """Return the response headers that make a client download the file by Xet."""
-    base = str(request.base_url).rstrip("/")
+    base = origin_of(request)
     url = f"{base}/api/models/{quote(name)}/xet-read-token/{commit}"
     return {"X-Xet-Hash": file.sha256, "Link": f'<{url}>; rel="xet-auth"'}
 
@@ -138,7 +139,7 @@ def _reconstruction(
     part = requested_part(request.headers.get("range"), None, "", file.size)
     start, end = (0, file.size) if part is None else (part.start, part.end)
     virtual = VirtualFile(file.sha256, file.size)
-    base = str(request.base_url).rstrip("/")
+    base = origin_of(request)
     terms: list[dict[str, Any]] = []
     fetch: dict[str, list[dict[str, Any]]] = {}
     for term in virtual.terms(start, end):

@@ -17,6 +17,7 @@ from deltahub.registry.quotas.limits import check_room
 from deltahub.registry.xet.epochs import epoch_of, place_of, repository_at
 from deltahub.server.body_limits import BoundedRoute
 from deltahub.server.hub import CallerDep, Hub, HubDep
+from deltahub.server.public_url import origin_of
 from deltahub.server.signing import caller_of_claims, claims_for
 
 router = APIRouter(route_class=BoundedRoute)
@@ -64,7 +65,7 @@ def get_xet_token(
     claims = claims_for(caller, {"place": place, "access": access})
     token = hub.signer.sign(_PURPOSE, claims, TOKEN_TTL.total_seconds())
     expires = int(time.time() + TOKEN_TTL.total_seconds())
-    url = f"{str(request.base_url).rstrip('/')}/cas/e{epoch}/{place}"
+    url = f"{origin_of(request)}/cas/e{epoch}/{place}"
     headers = {
         "X-Xet-Cas-Url": url,
         "X-Xet-Access-Token": token,

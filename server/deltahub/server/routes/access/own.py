@@ -2,16 +2,19 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter, Depends, Request, Response
 
 from deltahub.registry.access import tokens
 from deltahub.registry.access.caller import NO_TOKEN, Caller
+from deltahub.registry.access.keys.s3_keys import own_keys
 from deltahub.registry.access.login import sessions
 from deltahub.registry.errors import Unauthorized
 from deltahub.server.body_limits import BoundedRoute
 from deltahub.server.hub import CallerDep, HubDep
+from deltahub.server.public_url import origin_of
 from deltahub.server.schemas.access import (
     NewTokenOut,
+    S3KeysOut,
     SessionOut,
     SessionsOut,
     TokenIn,
@@ -44,6 +47,17 @@ def create_token(body: TokenIn, hub: HubDep, caller: UserDep) -> NewTokenOut:
     """Make a token of the caller. It allows no more, and lives no longer, than what makes it."""
     secret = tokens.create_own(hub.registry, caller, body.scope, body.label, body.ttl_s)
     return NewTokenOut(token=secret)
+
+
+@router.get("/tokens/s3")
+def get_s3_keys(request: Request, hub: HubDep, caller: UserDep) -> S3KeysOut:
+    """Show the keys with which S3 clients read what the token of this request may read."""
+    keys = own_keys(hub.registry, caller, hub.signer.key)
+    return S3KeysOut(
+        access_key_id=keys.access_key_id,
+        secret_access_key=keys.secret_access_key,
+        endpoint_url=hub.s3_door.url_for(origin_of(request)),
+    )
 
 
 @router.delete("/tokens/{token_id}", status_code=204)

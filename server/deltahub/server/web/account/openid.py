@@ -27,6 +27,7 @@ from deltahub.registry.errors import (
 from deltahub.server.body_limits import BoundedRoute
 from deltahub.server.browser_sessions import check_csrf, cookie_name
 from deltahub.server.hub import CallerDep, Hub, HubDep
+from deltahub.server.public_url import origin_of
 from deltahub.server.signing import Claims
 from deltahub.server.web.account.login import begun, local_path, login_page
 from deltahub.server.web.account.turns import Logins, LoginsDep
@@ -174,4 +175,4 @@ def _provider(logins: Logins) -> "Provider":
 
 def _back(request: Request) -> str:
     """Where the provider sends browsers: the address that is registered there."""
-    return f"{request.url.scheme}://{request.url.netloc}/-/login/openid/back"
+    return f"{origin_of(request)}/-/login/openid/back"

@@ -10,6 +10,7 @@ from deltahub.registry.access.caller import Caller
 from deltahub.registry.access.login import invitations
 from deltahub.server.body_limits import BoundedRoute
 from deltahub.server.hub import Hub, HubDep
+from deltahub.server.public_url import origin_of
 from deltahub.server.web.admin.viewer import AdminDep
 from deltahub.server.web.forms import FormDep
 from deltahub.server.web.rendering import render
@@ -60,5 +61,5 @@ def _back(name: str) -> Response:
 
 
 def _invitation(request: Request, hub: Hub, viewer: Caller, name: str, secret: str) -> Response:
-    link = str(request.base_url).rstrip("/") + invitations.PATH + secret
+    link = origin_of(request) + invitations.PATH + secret
     return render(request, hub, viewer, "admin/invitation.html", name=name, link=link)

@@ -1,19 +1,48 @@
 """Places of nodes and curves of links: a graph of models, from left to right."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from itertools import pairwise
+from typing import Final, TypeAlias
 
 from deltahub.registry.lineage.graph import LineageGraph, LineageLink, LineageNode
 
 WIDTH: Final = 200
 HEIGHT: Final = 44
 _COLUMN: Final = WIDTH + 90
-_ROW: Final = HEIGHT + 16
+_GAP: Final = 16
 _MARGIN: Final = 4
+# The height of a lane, in which links pass the models of a column.
+_LANE_HEIGHT: Final = 12
+# A column of so many models begins at the top; one of fewer is centred.
+_MOST_CENTRED: Final = 20
 _BULGE: Final = 46
 # Cycles, which declarations may make, end after so many steps.
 _MOST_STEPS: Final = 100
+
+
+@dataclass(frozen=True)
+class _Lane:
+    """Where links to the right of a model pass a column."""
+
+    node: int
+    column: int
+
+
+# A model, by its id, or a lane.
+_Place: TypeAlias = int | _Lane
+
+
+@dataclass(frozen=True)
+class _Spot:
+    x: int
+    y: int
+    height: int
+
+    @property
+    def middle(self) -> int:
+        return self.y + self.height // 2
 
 
 @dataclass(frozen=True)
@@ -62,28 +91,25 @@ class TreeItem:
 
 
 def place(graph: LineageGraph) -> Layout:
-    """Return where everything is: what derives from a model is right of it."""
-    column_of = _columns(graph)
-    columns: dict[int, list[LineageNode]] = {}
-    for each in graph.nodes:
-        columns.setdefault(column_of[each.id], []).append(each)
-    rows: dict[int, float] = {}
-    placed: dict[int, PlacedNode] = {}
-    tallest = max(map(len, columns.values()))
-    for number, column in enumerate(sorted(columns)):
-        nodes = sorted(columns[column], key=lambda each: (_middle(graph, each, rows), each.name))
-        first = (tallest - len(nodes)) / 2 if len(nodes) < 20 else 0
-        for row, node in enumerate(nodes):
-            rows[node.id] = first + row
-            y = round(_MARGIN + (first + row) * _ROW)
-            placed[node.id] = PlacedNode(node, _MARGIN + number * _COLUMN, y)
+    """Return where everything is: what derives from a model is right of it.
+
+    A link over several columns has a lane of its own in each column between, so that it passes
+    under no other model. The links that leave a model share its lanes.
+    """
+    columns = _columns(graph)
+    routes = [_route(link, columns) for link in graph.links]
+    spots = _spots(graph.nodes, columns, [each for each in routes if each])
     main = set(_main_links(graph))
-    links = [_curve(each, placed, each in main) for each in graph.links]
+    labels = Counter(link.child for link in main if link.share is not None)
+    placed = [
+        _drawn(link, route, spots, (link in main, labels[link.child] > 1))
+        for link, route in zip(graph.links, routes, strict=True)
+    ]
     return Layout(
-        len(columns) * _COLUMN - (_COLUMN - WIDTH) + 2 * _MARGIN + _BULGE,
-        tallest * _ROW - (_ROW - HEIGHT) + 2 * _MARGIN,
-        list(placed.values()),
-        links,
+        max(each.x for each in spots.values()) + WIDTH + _MARGIN + _BULGE,
+        max(each.y + each.height for each in spots.values()) + _MARGIN,
+        [PlacedNode(each, spots[each.id].x, spots[each.id].y) for each in graph.nodes],
+        placed,
     )
 
 
@@ -135,7 +161,7 @@ def _main_links(graph: LineageGraph) -> list[LineageLink]:
 
 
 def _columns(graph: LineageGraph) -> Mapping[int, int]:
-    """Node -> the longest way to it from a model without a base."""
+    """Node -> the longest way to it from a model without a base. No column is empty."""
     links = _main_links(graph)
     found = {each.id: 0 for each in graph.nodes}
     for _ in range(min(len(found), _MOST_STEPS)):
@@ -146,25 +172,89 @@ def _columns(graph: LineageGraph) -> Mapping[int, int]:
                 is_changed = True
         if not is_changed:
             break
-    return found
+    number = {column: index for index, column in enumerate(sorted(set(found.values())))}
+    return {node: number[column] for node, column in found.items()}
 
 
-def _middle(graph: LineageGraph, node: LineageNode, rows: Mapping[int, float]) -> float:
-    """The middle of the rows of what a node derives from, so that few links cross."""
-    parents = [rows[each.parent] for each in graph.links
-               if each.child == node.id and each.parent in rows]  # fmt: skip
-    return sum(parents) / len(parents) if parents else 0.0
+def _route(link: LineageLink, columns: Mapping[int, int]) -> list[_Place]:
+    """The places that a link passes from left to right; empty for a link within a column."""
+    left, right = sorted((link.parent, link.child), key=lambda each: columns[each])
+    if columns[left] == columns[right]:
+        return []
+    lanes = [_Lane(left, column) for column in range(columns[left] + 1, columns[right])]
+    return [left, *lanes, right]
 
 
-def _curve(link: LineageLink, placed: Mapping[int, PlacedNode], is_main: bool) -> PlacedLink:
-    parent, child = placed[link.parent], placed[link.child]
-    x, y = parent.x + WIDTH, parent.y + HEIGHT // 2
-    to_x, to_y = child.x, child.y + HEIGHT // 2
-    if to_x < x:
-        # Of one column, or backwards: around the right side.
-        to_x = child.x + WIDTH
-        path = f"M{x} {y}C{x + _BULGE} {y} {to_x + _BULGE} {to_y} {to_x} {to_y}"
-        return PlacedLink(link, is_main, path, to_x + _BULGE, to_y - 5)
-    bend = max(abs(to_x - x) // 2, 30)
-    path = f"M{x} {y}C{x + bend} {y} {to_x - bend} {to_y} {to_x} {to_y}"
-    return PlacedLink(link, is_main, path, to_x - 6, to_y - 5)
+def _spots(
+    nodes: Sequence[LineageNode], columns: Mapping[int, int], routes: Sequence[Sequence[_Place]]
+) -> Mapping[_Place, _Spot]:
+    """Where models and lanes lie: in a column each near to what it derives from."""
+    names = {each.id: each.name for each in nodes}
+    before: dict[_Place, set[_Place]] = {}
+    members: dict[int, dict[_Place, None]] = {}
+    for each in nodes:
+        members.setdefault(columns[each.id], {})[each.id] = None
+    for route in routes:
+        for left, right in pairwise(route):
+            before.setdefault(right, set()).add(left)
+            if isinstance(right, _Lane):
+                members[right.column][right] = None
+    heights = {number: sum(map(_height, column)) + _GAP * (len(column) - 1)
+               for number, column in members.items()}  # fmt: skip
+    spots: dict[_Place, _Spot] = {}
+
+    def order(place: _Place) -> tuple[float, str]:
+        middles = [spots[each].middle for each in before.get(place, ())]
+        middle = sum(middles) / len(middles) if middles else 0.0
+        # A lane has no name, and lies above the models that belong as high.
+        return middle, "" if isinstance(place, _Lane) else names[place]
+
+    for number in sorted(members):
+        column = sorted(members[number], key=order)
+        is_centred = len(column) < _MOST_CENTRED
+        y = _MARGIN + (max(heights.values()) - heights[number]) // 2 * is_centred
+        for place in column:
+            spots[place] = _Spot(_MARGIN + number * _COLUMN, y, _height(place))
+            y += _height(place) + _GAP
+    return spots
+
+
+def _height(place: _Place) -> int:
+    return _LANE_HEIGHT if isinstance(place, _Lane) else HEIGHT
+
+
+def _drawn(
+    link: LineageLink,
+    route: Sequence[_Place],
+    spots: Mapping[_Place, _Spot],
+    kind: tuple[bool, bool],
+) -> PlacedLink:
+    """kind: whether the link is a main one, and whether its child has labels of other links, too.
+
+    Curves stay between columns, where no model is.
+    """
+    is_main, has_others = kind
+    if not route:
+        # Within a column: around the right side.
+        parent, child = spots[link.parent], spots[link.child]
+        x = child.x + WIDTH
+        path = f"M{x} {parent.middle}C{x + _BULGE} {parent.middle} {x + _BULGE} {child.middle}"
+        path += f" {x} {child.middle}"
+        return PlacedLink(link, is_main, path, x + _BULGE, child.middle - 5)
+    first, *rest = (spots[each] for each in route)
+    x, y = first.x + WIDTH, first.middle
+    path = f"M{x} {y}"
+    for spot in rest:
+        bend = (x + spot.x) // 2
+        path += f"C{bend} {y} {bend} {spot.middle} {spot.x} {spot.middle}"
+        if spot is not rest[-1]:
+            path += f"H{spot.x + WIDTH}"
+            x, y = spot.x + WIDTH, spot.middle
+    last = rest[-1]
+    if has_others:
+        # Where the curves to one model are still apart: two thirds of the way to it.
+        place = (last.x - 20, y + 0.72 * (last.middle - y) - 3)
+    else:
+        # At the end, on the side that the curve does not come from.
+        place = (last.x - 6, last.middle + (14 if y < last.middle else -5))
+    return PlacedLink(link, is_main, path, *place)

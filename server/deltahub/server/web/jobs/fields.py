@@ -8,9 +8,9 @@ from typing import Any, Final, Literal
 from pydantic import ValidationError
 from starlette.datastructures import ImmutableMultiDict
 
-from deltahub.methods.kinds.kind import JobArguments, fault_text
+from deltahub.methods.kinds.kind import TEXT_FILE, JobArguments, fault_text
 
-Widget = Literal["text", "lines", "json_lines", "number", "choice", "flag", "maybe"]
+Widget = Literal["text", "area", "lines", "json_lines", "number", "choice", "flag", "maybe"]
 # These the page asks for itself.
 _APART: Final = frozenset({"dry_run"})
 _MODEL: Final = "/@"
@@ -142,6 +142,8 @@ def _resolved(full: Mapping[str, Any], schema: Mapping[str, Any]) -> Mapping[str
 def _widget(prop: Mapping[str, Any], full: Mapping[str, Any]) -> Widget:
     if "enum" in prop or "const" in prop:
         return "choice"
+    if TEXT_FILE.items() <= full.items():
+        return "area"
     kind = prop.get("type")
     if kind == "boolean":
         return "maybe" if "anyOf" in full else "flag"

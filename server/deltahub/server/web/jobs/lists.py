@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from deltahub.registry.access.caller import NO_TOKEN, Caller
 from deltahub.registry.catalog.lists import search
-from deltahub.registry.catalog.lists.model_tags import keys_of_tag
+from deltahub.registry.catalog.lists.model_tags import keys_of_role, keys_of_tag
 from deltahub.registry.errors import Unauthorized
 from deltahub.server.body_limits import BoundedRoute
 from deltahub.server.hub import CallerDep, Hub, HubDep
@@ -62,7 +62,10 @@ def show_choices(
     if template is None:
         return Response(status_code=404)
     children = children_of(hub, viewer, base)
-    return render(request, hub, viewer, template, base=base, children=children, chosen=models)
+    chosen = [name.strip() for each in models for name in each.splitlines() if name.strip()]
+    return render(
+        request, hub, viewer, template, base=base, children=children, chosen=chosen, problem=None
+    )
 
 
 def children_of(hub: Hub, viewer: Caller | None, base: str) -> list[str]:
@@ -76,9 +79,11 @@ def children_of(hub: Hub, viewer: Caller | None, base: str) -> list[str]:
             return []
         found = search.search(session, viewer, keys=[keys], order="changed", limit=_MOST_CHILDREN)
         names = {each.name for each in found.items if each.name != name}
-        # What was merged already is no fine-tune.
+        # What was merged already is no fine-tune, and what adapters start from is no adapter.
         merges = keys_of_tag(session, viewer, f"base_model:merge:{name}")
-        if merges is not None:
-            merged = search.search(session, viewer, keys=[merges], limit=_MOST_CHILDREN)
-            names -= {each.name for each in merged.items}
+        for others in ([merges], [keys, keys_of_role("kit")]):
+            left_out = [each for each in others if each is not None]
+            if left_out:
+                found = search.search(session, viewer, keys=left_out, limit=_MOST_CHILDREN)
+                names -= {each.name for each in found.items}
         return sorted(names)

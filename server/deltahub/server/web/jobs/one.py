@@ -21,7 +21,7 @@ from deltahub.server.hub import CallerDep, Hub, HubDep
 from deltahub.server.streaming.client_slots import client_key
 from deltahub.server.streaming.events import Event, EventStream
 from deltahub.server.streaming.job_watch import JobLook
-from deltahub.server.tables.jobs import fraction_of
+from deltahub.server.tables.jobs import fraction_of, inputs_of
 from deltahub.server.web.account.login import local_path
 from deltahub.server.web.forms import FormDep
 from deltahub.server.web.jobs.kinds import KindPages, arguments_of, pages_of
@@ -35,6 +35,7 @@ _MOST_NUMBER: Final = 2**63 - 1
 _OVER: Final = "over"
 # A share of the job below which the time that is left cannot be told.
 _TOO_EARLY: Final = 0.05
+_MOST_IN_ADDRESS: Final = 2000
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,10 @@ class ShownJob:
         return {name: value for name, value in found.items() if value not in (None, [], False)}
 
     @property
+    def works_on(self) -> tuple[str, ...]:
+        return inputs_of(self.job)
+
+    @property
     def is_asked(self) -> bool:
         """Whether a person asked for it, so that it can be asked for again."""
         return arguments_of(self.job.kind) is not None and "arguments" in self.job.payload
@@ -70,7 +75,9 @@ class ShownJob:
         found = {**self.arguments, **changes}
         pairs = []
         for name, value in found.items():
-            if name == "dry_run" or value is None:
+            # No address is as long as a text file.
+            is_long = isinstance(value, str) and len(value) > _MOST_IN_ADDRESS
+            if name == "dry_run" or value is None or is_long:
                 continue
             for each in value if isinstance(value, list) else [value]:
                 if isinstance(each, bool):

@@ -29,8 +29,8 @@ SIZES: Final = {
 }  # fmt: skip
 DTYPES: Final = tuple(HEADER_BITS)
 _ROLES: Final[Mapping[str, str]] = {
-    "base": "Base models", "finetune": "Fine-tunes", "adapter": "Adapters", "merge": "Merges",
-    "quantized": "Quantized models", "export": "Exports",
+    "base": "Base models", "finetune": "Fine-tunes", "adapter": "Adapters", "kit": "Init kits",
+    "merge": "Merges", "quantized": "Quantized models", "export": "Exports",
 }  # fmt: skip
 # What the fields suggest; any other word may be typed.
 TASKS: Final = (

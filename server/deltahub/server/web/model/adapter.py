@@ -13,7 +13,9 @@ from starlette.responses import RedirectResponse, Response
 from deltahub.methods.kinds.convert_adapter import ConvertAdapterArguments
 from deltahub.registry.access.caller import Caller
 from deltahub.registry.access.repositories import DEFAULT_BRANCH, load_repository
-from deltahub.registry.adapters.reports import CONFIG, shown_report
+from deltahub.registry.adapters.files import CONFIG
+from deltahub.registry.adapters.inspections import ask_for_report
+from deltahub.registry.adapters.reports import shown_report
 from deltahub.registry.adapters.rules import conversion_key, rule_for
 from deltahub.registry.catalog.entries import entries_at
 from deltahub.registry.errors import Conflict, RegistryError, RepositoryNotFound
@@ -127,10 +129,12 @@ def _page(
     if at.row is None:
         raise HTTPException(404)
     with hub.registry.db.read() as session:
-        found = shown_report(session, at.row.id)
+        found = shown_report(session, viewer, at.row.id)
         rule = rule_for(session, at.repository)
         if found is None and CONFIG not in entries_at(session, at.row, [CONFIG]):
             raise HTTPException(404)
+    if found is None:
+        ask_for_report(hub.registry, at.row.id)
     report = None if found is None else Report.model_validate(found)
     shown: dict[str, Any] = {"model": at.model, "report": report, "rule": rule, "problem": problem}
     shown["links_base"] = report is not None and _may_read(hub, viewer, report.base)

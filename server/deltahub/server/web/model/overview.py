@@ -13,6 +13,7 @@ from deltahub.registry.catalog.entries import entries_at
 from deltahub.registry.catalog.history import ancestors, log
 from deltahub.registry.catalog.lists.search import Listed
 from deltahub.registry.reports.model.lists import ModelLine, describe_model
+from deltahub.registry.upgrades.shown import list_upgrades
 from deltahub.server.body_limits import BoundedRoute
 from deltahub.server.hub import CallerDep, HubDep
 from deltahub.server.web.content.markdown import render_card
@@ -26,6 +27,8 @@ router = APIRouter(route_class=BoundedRoute)
 _FIELDS: Final = (("language", "language"), ("datasets", "dataset:"), ("tags", ""))
 _MOST_CHIPS: Final = 30
 _MESSAGE_BYTES: Final = 64 << 10
+# Of a base; the page of upgrades has all.
+_MOST_UPGRADES: Final = 5
 
 
 @router.get("/{namespace}/{name}")
@@ -49,6 +52,9 @@ def show_model(
         shown["card"] = text and render_card(text, found[CARD].sha256, at.model.name, at.name)
     shown |= {"line": line, "last": last, "n_commits": len(chain), "chips": _chips(line)}
     shown["has_report"] = has_report(hub, at.row)
+    shown["upgrades"] = list_upgrades(
+        hub.registry, viewer, base=at.model.name, limit=_MOST_UPGRADES
+    )
     return render(request, hub, viewer, "model/overview.html", **shown)
 
 

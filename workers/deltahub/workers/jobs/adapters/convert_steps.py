@@ -15,17 +15,20 @@ from deltahub.methods.adapters.conversion import (
 from deltahub.methods.adapters.factors import Factors
 from deltahub.methods.adapters.lora import CONFIG_FILE, WEIGHTS_FILE, Change
 from deltahub.methods.errors import CannotAdapt
+from deltahub.registry.catalog.weights import digest_of
+from deltahub.registry.db.models import File
 from deltahub.registry.results.commit import Addition, add_commit
 from deltahub.registry.results.files import FileMaker
+from deltahub.registry.results.inputs import InputModel
 from deltahub.registry.results.tensors import MadePack
 from deltahub.workers.compute.context import ComputeContext
+from deltahub.workers.jobs.adapters.convert_initial import read_factors
 from deltahub.workers.jobs.adapters.convert_inputs import (
     Conversion,
     conversion,
     embedding_rank,
     ranks,
     raw_config,
-    read_factors,
 )
 from deltahub.workers.jobs.adapters.declared_base import require_readable
 from deltahub.workers.jobs.adapters.tensors import made_ref, rounded, store_values
@@ -141,7 +144,9 @@ def publish(context: ComputeContext, arguments: dict[str, Any]) -> dict[str, Any
     require_readable(context, found.grant.caller, base.revision_id)
     report = ConversionReport(
         adapter=f"{adapter.name}@{adapter.commit}",
+        adapter_sha256=_sha256_of(context, adapter, WEIGHTS_FILE),
         base=f"{base.name}@{base.commit}",
+        base_digest=digest_of({name: each.ref for name, each in base.tensors.items()}),
         init=found.config.start,
         source=found.source,
         rank=arguments["rank"],
@@ -215,3 +220,9 @@ def _error_of(update: Factors, factors: Factors, dtype: str, module: str) -> flo
         np.concatenate([update.up, -stored.up], axis=1),
     )
     return lost.norm / max(update.norm, np.finfo(np.float64).tiny)
+
+
+def _sha256_of(context: ComputeContext, model: InputModel, path: str) -> str:
+    (row,) = [file.row for file in model.files if file.path == path]
+    with context.registry.db.read() as session:
+        return session.get_one(File, row).sha256

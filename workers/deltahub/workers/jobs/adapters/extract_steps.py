@@ -12,9 +12,9 @@ from deltahub.methods.adapters.initial.principal import Weight, principal_spectr
 from deltahub.methods.adapters.kit import target_names
 from deltahub.methods.adapters.lora import CONFIG_FILE, WEIGHTS_FILE
 from deltahub.methods.adapters.names import PREFIX
-from deltahub.methods.adapters.targets import matrices_of, modules_of
 from deltahub.methods.errors import CannotAdapt
 from deltahub.methods.kinds.extract_adapter import ExtractAdapterArguments
+from deltahub.methods.kinds.weights.targets import matrices_of, modules_of
 from deltahub.registry.db.session import WriteSession
 from deltahub.registry.errors import Conflict
 from deltahub.registry.results import publish as results

@@ -6,13 +6,14 @@
 4. Publish the repository.
 
 The residual of the base is never stored: whoever trains makes it from the base and the factors.
-result {"name", "commit", "kit"}, or {"estimate"} of a dry run.
+result {"name", "commit", "kit", "is_found": the hub had the kit already}, or {"estimate"} of a dry
+run.
 """
 
 from typing import Any, Final
 
 from deltahub.methods.adapters.kit import KitEstimate
-from deltahub.methods.kinds.pissa_init import PissaInitArguments
+from deltahub.methods.kinds.bases.pissa_init import PissaInitArguments
 from deltahub.workers.context import JobContext
 
 _STEPS: Final = "deltahub.workers.jobs.adapters.kit_steps"
@@ -30,7 +31,7 @@ def pissa_init(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
     context.step("tell the cost", lambda: _tell(context, estimate.sentences()))
     if checked["known"] is not None:
         known: dict[str, Any] = checked["known"]
-        return known
+        return {**known, "is_found": True}
     parts = context.compute_parts(f"{_STEPS}:decompose", {}, (_LOADED, _MADE))
     made = [tensor for part in parts for tensor in part["made"]]
     modules = [module for part in parts for module in part["modules"]]
@@ -38,7 +39,7 @@ def pissa_init(context: JobContext, payload: dict[str, Any]) -> dict[str, Any]:
     given = {"row": row, "modules": modules, "key": checked["key"], "name": checked["name"]}
     result: dict[str, Any] = context.compute("publish", f"{_STEPS}:publish", given, (0.99, 1))
     context.tell_memory()
-    return result
+    return {**result, "is_found": False}
 
 
 def _tell(context: JobContext, sentences: list[str]) -> None:

@@ -27,9 +27,9 @@ from deltahub.methods.adapters.kit import (
 )
 from deltahub.methods.adapters.lora import CONFIG_FILE
 from deltahub.methods.adapters.names import PREFIX
-from deltahub.methods.adapters.targets import modules_of
 from deltahub.methods.errors import CannotAdapt
-from deltahub.methods.kinds.pissa_init import PissaInitArguments
+from deltahub.methods.kinds.bases.pissa_init import PissaInitArguments
+from deltahub.methods.kinds.weights.targets import modules_of
 from deltahub.registry.access.caller import Caller
 from deltahub.registry.cards.facts import read_small
 from deltahub.registry.catalog.entries import entries_at
@@ -85,13 +85,7 @@ def check(context: ComputeContext, arguments: dict[str, Any]) -> dict[str, Any]:
     """
     inputs = _inputs(context)
     given, base = inputs.arguments, inputs.base
-    for module in inputs.modules:
-        sides = inputs.shape(module)
-        if given.rank > min(sides):
-            raise CannotAdapt(
-                f"rank {given.rank} does not fit to {module} of {base.title}, which is"
-                f" {sides[0]} x {sides[1]}: choose at most {min(sides)}, or leave it out by targets"
-            )
+    given.check_rank(inputs.shapes, inputs.modules, base.title)
     weights = {each: base.tensors[f"{each}.weight"].ref.tensor for each in inputs.modules}
     key = key_of(given, weights, transposed=inputs.is_transposed)
     name, known = _place(context, inputs, key)
@@ -108,7 +102,7 @@ def check(context: ComputeContext, arguments: dict[str, Any]) -> dict[str, Any]:
         known=None if known is None else known["name"],
     )
     if known is None:
-        require_room(context.registry, estimate.kit_bytes)
+        require_room(context.registry, estimate.kit_bytes, "the kit needs")
     return {
         "key": key,
         "name": name,

@@ -23,7 +23,7 @@ def merge_adapter(context: JobContext, payload: dict[str, Any]) -> dict[str, Any
     arguments = MergeAdapterArguments.model_validate(payload["arguments"])
     checked = context.compute("look at the adapter", f"{_STEPS}:check", {}, (0, _LOADED))
     if arguments.dry_run:
-        return {"checked": checked["told"]}
+        return {"estimate": checked["estimate"]}
     tensors: dict[str, str] = {}
     first: int | None = 0
     while first is not None:

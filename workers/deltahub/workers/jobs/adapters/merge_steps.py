@@ -1,11 +1,14 @@
 """The steps of the job `merge_adapter`."""
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Final
 
+from deltahub.methods.adapters.merged import MergedEstimate
 from deltahub.methods.errors import CannotAdapt
 from deltahub.methods.kinds.merge_adapter import MergeAdapterArguments
 from deltahub.registry.adapters.reports import shown_report
+from deltahub.registry.catalog.reserved import MERGED
 from deltahub.registry.results.asked import Granted, granted
 from deltahub.registry.results.commit import Addition, add_commit
 from deltahub.registry.results.files import FileMaker
@@ -21,8 +24,13 @@ from deltahub.workers.jobs.adapters.declared_base import (
 from deltahub.workers.jobs.merge.adapters import is_adapter, merge_tensors, parsed
 from deltahub.workers.jobs.merge.models import OTHER_WEIGHTS
 
-BRANCH: Final = "merged"
 _CARD: Final = "README.md"
+_PROCESS_BYTES: Final = 300 << 20
+# Of the largest tensor: base, update, their sum and what lies between as doubles, and their words.
+_ELEMENT_BYTES: Final = 5 * 8 + 4 * 4
+# Bytes a second that are merged and coded, and those that are read back and hashed.
+_CODED_PER_S: Final = 20e6
+_HASHED_PER_S: Final = 200e6
 
 
 @dataclass(frozen=True)
@@ -38,16 +46,23 @@ class _Models:
 
 
 def check(context: ComputeContext, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Step: {"paths": the files to make, "told": for a dry run}. The errors of `parsed`."""
+    """Step: {"paths": the files to make, "estimate": MergedEstimate}. The errors of `parsed`."""
     models = _models(context)
     changes = parsed(context, models.base, models.adapter).changes
-    told = {
-        "adapter": f"{models.adapter.name}@{models.adapter.commit}",
-        "base": f"{models.base.name}@{models.base.commit}",
-        "n_tensors": len(changes),
-        "size_bytes": sum(file.size for file in models.base.files),
-    }
-    return {"paths": models.weights, "told": told}
+    changed = [models.base.tensors[name].ref for name in changes]
+    changed_bytes = sum(each.size for each in changed)
+    model_bytes = sum(file.size for file in models.base.files)
+    largest = max((prod(each.shape) for each in changed), default=0)
+    estimate = MergedEstimate(
+        adapter=f"{models.adapter.name}@{models.adapter.commit}",
+        base=f"{models.base.name}@{models.base.commit}",
+        n_changed=len(changed),
+        changed_bytes=changed_bytes,
+        model_bytes=model_bytes,
+        memory_bytes=_PROCESS_BYTES + largest * _ELEMENT_BYTES,
+        seconds=changed_bytes / _CODED_PER_S + model_bytes / _HASHED_PER_S,
+    )
+    return {"paths": models.weights, "estimate": estimate.model_dump(mode="json")}
 
 
 def merge_part(context: ComputeContext, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -94,7 +109,7 @@ def publish(context: ComputeContext, arguments: dict[str, Any]) -> dict[str, Any
         models.grant.caller,
         Addition(
             name=adapter.name,
-            branch=BRANCH,
+            branch=MERGED,
             parent=adapter.commit,
             message=f"Merge {adapter.commit[:12]} into {base.name}",
             files=kept | arguments["files"],
@@ -108,7 +123,7 @@ def publish(context: ComputeContext, arguments: dict[str, Any]) -> dict[str, Any
     return {
         "name": adapter.name,
         "commit": commit,
-        "branch": BRANCH,
+        "branch": MERGED,
         "stored_bytes": stored_bytes(context.registry, rows.values()),
     }
 
@@ -125,7 +140,7 @@ def _models(context: ComputeContext) -> _Models:
         raise CannotAdapt(f"{adapter.title} is no adapter: it is a full model already")
     require_head(context, grant.caller, adapter)
     with context.registry.db.read() as session:
-        report = shown_report(session, adapter.revision_id)
+        report = shown_report(session, grant.caller, adapter.revision_id)
     if report is not None and report["state"] in ("quarantined", "broken"):
         raise CannotAdapt(
             f"{adapter.title} is {report['state']}: {report['why']}. {report['way_out']}"

@@ -13,8 +13,8 @@ from deltahub.codecs.frames.encode import encode_frame, split_frames, tensor_spe
 from deltahub.codecs.words import WORD_KINDS
 from deltahub.methods.adapters.factors import Values
 from deltahub.methods.adapters.initial.principal import Weight
-from deltahub.methods.adapters.targets import TRANSPOSED_MODELS
 from deltahub.methods.errors import CannotAdapt
+from deltahub.methods.kinds.weights.targets import TRANSPOSED_MODELS
 from deltahub.registry.packs.encoder_generation import generation_of
 from deltahub.registry.results.inputs import InputModel, InputTensor, read_input
 from deltahub.registry.results.tensors import UNNAMED, MadePack, MadeTensor

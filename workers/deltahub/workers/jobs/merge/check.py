@@ -41,17 +41,17 @@ def check(context: ComputeContext, arguments: dict[str, Any]) -> dict[str, Any]:
 
     {"counts": name -> elements of each merged tensor, "files": branch -> its safetensors files,
     "files_bytes": of all fine-tunes, "kept_bytes", "exact_bytes": of all branches with the tensors
-    that are not merged, and if they are exact, "estimate": Estimate}
+    that are not merged, and if they are exact, "device": where models run, "estimate": Estimate}
     """
     models = load_models(context, arguments)
     models.refuse_deep_base()
     _refuse_equal_models(models)
-    check_examples(context, models)
+    device = check_examples(context, models)
     memory = _check_memory(models)
     kept = sum(kept_bytes(context, models, task) for task in models.tasks)
     exact = sum(exact_bytes(context, models, task) for task in models.tasks)
     estimate = _estimate(context, models, memory, (kept, exact))
-    require_room(context.registry, estimate.merge_bytes)
+    require_room(context.registry, estimate.merge_bytes, "the merge needs")
     merged = {name: models.base.tensors[name] for name in models.plan.merged}
     branches = {MAIN: models.base, **models.tasks}
     return {
@@ -71,6 +71,7 @@ def check(context: ComputeContext, arguments: dict[str, Any]) -> dict[str, Any]:
         ),
         "kept_bytes": kept,
         "exact_bytes": exact,
+        "device": device,
         "estimate": estimate.model_dump(mode="json"),
     }
 
@@ -141,7 +142,6 @@ def _estimate(
     n_tasks, share = len(models.tasks), size / max(sampled, 1)
     kept, exact = unmerged
     lossy = 0 if method in STATIC_METHODS else round(branches * share) + kept
-    is_exact = arguments.lossless or arguments.method == "lossless"
     has_main = arguments.method != "lossless"
     return Estimate(
         method=arguments.method,
@@ -149,7 +149,7 @@ def _estimate(
         merged_bytes=size,
         fine_tunes_bytes=sum(fine_tune_bytes(context, models, task) for task in models.tasks),
         main_bytes=round(main * share) if has_main else 0,
-        branches_bytes=exact if is_exact else lossy,
+        branches_bytes=exact if arguments.is_exact else lossy,
         lossy_bytes=lossy if arguments.lossless else None,
         read_bytes=size * (n_tasks + 1) + 3 * n_tasks * size,
         memory_bytes=memory,

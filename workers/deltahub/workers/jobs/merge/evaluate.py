@@ -16,13 +16,14 @@ from deltahub.methods.evaluation.exact_match import (
     require_packages,
 )
 from deltahub.methods.kinds.merge import Example
+from deltahub.registry.errors import Unavailable
 from deltahub.registry.results.inputs import MAX_SMALL_FILE, InputModel, read_input
 from deltahub.registry.uploads.limits import require_room
 from deltahub.workers.compute.context import ComputeContext
 from deltahub.workers.jobs.merge.files import branch_files
 from deltahub.workers.jobs.merge.models import MAIN, MergeModels, load_models
 from deltahub.workers.jobs.merge.passes.make import check_memory
-from deltahub.workers.jobs.merge.passes.outcomes import STATIC_METHODS, outcome
+from deltahub.workers.jobs.merge.passes.outcomes import REBUILT_METHODS, STATIC_METHODS, outcome
 from deltahub.workers.jobs.merge.passes.parts import PartReader, read_elements
 
 CONFIG: Final = "config.json"
@@ -31,12 +32,12 @@ CONFIG: Final = "config.json"
 def evaluate(context: ComputeContext, arguments: dict[str, Any]) -> dict[str, float]:
     """Step: task -> the share of its examples that the method's model answers exactly.
 
-    arguments: method, scales: task -> name -> scale of emr.
+    arguments: method, scales: task -> name -> scale of emr, device: as check_examples returned it.
     """
     models = load_models(context, arguments)
     method: str = arguments["method"]
     require_packages()
-    device = device_of(context.device(models.arguments.device))
+    device = _device_again(context, models, arguments["device"])
     found: dict[str, float] = {}
     is_static = method in STATIC_METHODS
     folder = context.folder() / "model"
@@ -61,12 +62,15 @@ def examples_of(models: MergeModels, task: str) -> list[Example]:
     return [each for each in models.arguments.eval or () if each.task in (task, None)]
 
 
-def check_examples(context: ComputeContext, models: MergeModels) -> None:
-    """CannotMerge for examples of tasks that there are not, and for models that cannot be run."""
+def check_examples(context: ComputeContext, models: MergeModels) -> str | None:
+    """Where the models of all methods run, "cpu" or "cuda"; None if the job runs none.
+
+    CannotMerge for examples of tasks that there are not, and for models that cannot be run.
+    """
     if models.arguments.eval is None:
-        return
+        return None
     require_packages()
-    device_of(context.device(models.arguments.device))
+    device = device_of(context.device(models.arguments.device))
     unknown = {each.task for each in models.arguments.eval} - models.tasks.keys() - {None}
     if unknown:
         raise CannotMerge(
@@ -77,6 +81,19 @@ def check_examples(context: ComputeContext, models: MergeModels) -> None:
         if all(file.path != CONFIG for file in model.files):
             raise CannotMerge(f"{model.title} has no {CONFIG}, so it cannot be evaluated")
         check_model(read_input(context.registry, context.reader, model, CONFIG), model.title)
+    return device.partition(":")[0]
+
+
+def _device_again(context: ComputeContext, models: MergeModels, began_on: str) -> str:
+    """The device on which the job began, also in another worker: a GPU rounds in another way than a
+    CPU, and the methods are to be compared. Unavailable, which begins the job again, without one.
+    """
+    if began_on == "cpu":
+        return "cpu"
+    device = device_of(context.device(models.arguments.device))
+    if device == "cpu":
+        raise Unavailable("the models of this job ran on a GPU, and this worker has none")
+    return device
 
 
 def _write_model(
@@ -98,7 +115,8 @@ def _write_model(
         and file.size <= MAX_SMALL_FILE
     ]
     n_bytes = sum(tensor.ref.size for tensor in model.tensors.values())
-    require_room(context.registry, n_bytes + sum(file.size for file in small))
+    n_bytes += sum(file.size for file in small)
+    require_room(context.registry, n_bytes, f"a model to ask ({method}) needs")
     folder.mkdir()
     for file in small:
         path = folder / file.path
@@ -148,6 +166,8 @@ def _made(
         return words[task]
     if method == "emr":
         return _emr_words(reader.kind, near, words, (task, scales[name]), context.threads)
+    if method in REBUILT_METHODS:
+        words = {task: words[task]}  # the others say nothing to it, and take as long
     given = (reader.spec.dtype, tuple(base.ref.shape), near, words)
     made = outcome(models.arguments, method, name, given).made
     return made[MAIN if method in STATIC_METHODS else task]

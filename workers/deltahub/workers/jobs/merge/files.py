@@ -9,6 +9,7 @@ from deltahub.workers.jobs.merge.models import MAIN, OTHER_WEIGHTS, MergeModels,
 
 CARD = "README.md"
 REPORT = "merge_report.json"
+ERRORS = "merge_errors.json"
 
 
 def model_of(models: MergeModels, ref: str) -> InputModel:
@@ -21,7 +22,7 @@ def branch_files(model: InputModel) -> list[InputFile]:
     return [
         file
         for file in model.files
-        if file.path not in (CARD, REPORT) and not file.path.endswith(OTHER_WEIGHTS)
+        if file.path not in (CARD, REPORT, ERRORS) and not file.path.endswith(OTHER_WEIGHTS)
     ]
 
 

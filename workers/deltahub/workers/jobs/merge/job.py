@@ -30,6 +30,8 @@ _PASSES: Final = f"{_HERE}.passes"
 _MAIN: Final = "main"
 # Shares of the job: until the models are checked, and until all but publishing is done.
 _CHECKED, _MADE = 0.02, 0.98
+# The same of compare, until the models of the methods answer questions, which takes longest.
+_MEASURED: Final = 0.3
 
 Tensors = dict[str, dict[str, str]]
 """branch -> name -> content id in hex of the tensors that were made"""
@@ -182,10 +184,11 @@ def _make_files(
 def _compare(run: _Run, arguments: MergeArguments, checked: dict[str, Any]) -> dict[str, Any]:
     n_bytes: dict[str, dict[str, int]] = {}
     sums: dict[str, AllSums] = {}
+    measured = _MADE if arguments.eval is None else _MEASURED
     first: int | None = 0
     while first is not None:
         step = {"first": first}
-        span = (_CHECKED, _MADE)
+        span = (_CHECKED, measured)
         done = run.compute(f"compare from {first}", f"{_PASSES}.compare:compare", step, span)
         for method, found in done["bytes"].items():
             known = n_bytes.setdefault(method, {})
@@ -194,14 +197,18 @@ def _compare(run: _Run, arguments: MergeArguments, checked: dict[str, Any]) -> d
             sums.setdefault(method, {}).update(done["sums"][method])
         first = done["next"]
     accuracies: dict[str, dict[str, float]] = {}
-    for method in (*n_bytes, "lossless") if arguments.eval is not None else ():
+    asked = (*n_bytes, "lossless") if arguments.eval is not None else ()
+    share = (_MADE - measured) / max(len(asked), 1)
+    for place, method in enumerate(asked):
         scales: dict[str, dict[str, float]] = {}
         if method == "emr":
             tasks = [ref for ref in checked["files"] if ref != _MAIN]
             for number, task in enumerate(tasks):
                 of_task = sums_of_json(checked["counts"], sums[method], number)
                 scales[task] = emr.scales(arguments.rescaler, of_task)
-        given: dict[str, Any] = {"method": method, "scales": scales}
+        device = checked["device"]
+        given: dict[str, Any] = {"method": method, "scales": scales, "device": device}
         path = f"{_HERE}.evaluate:evaluate"
-        accuracies[method] = run.compute(f"evaluate {method}", path, given, (_MADE, 1))
+        at = measured + place * share
+        accuracies[method] = run.compute(f"evaluate {method}", path, given, (at, at + share))
     return compared(arguments, checked, n_bytes, sums, accuracies)

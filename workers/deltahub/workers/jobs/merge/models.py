@@ -1,5 +1,6 @@
 """The models of a merge, as one step of the job reads them."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -18,6 +19,8 @@ from deltahub.workers.compute.time_limit import time_limit
 from deltahub.workers.jobs.merge.adapters import full_model, inputs_of
 
 MAIN: Final = "main"
+# Dtypes of matrices that were quantized. Tables of indexes have 64 bits.
+QUANTIZED: Final = ("I8", "U8", "I16", "U16", "I32", "U32")
 # Longest time to match expressions with all names of a model.
 MATCHING_S: Final = 20.0
 # Weights in formats that are not merged. A branch without them cannot be loaded by mistake.
@@ -90,12 +93,37 @@ def load_models(context: ComputeContext, step: Mapping[str, Any]) -> MergeModels
     infos = {name: _infos(model) for name, model in tasks.items()}
     scales = _other_scales(base, tasks)
     with time_limit(MATCHING_S, "matching the expressions of exclude"):
+        _refuse_quantized(base, tasks, arguments.exclude)
         plan = plan_merge(_infos(base), infos, arguments.exclude, scales)
     _check_dtypes(arguments, base, tasks, plan)
     longest = context.registry.settings.max_depth + VIEW_DEPTH
     models = MergeModels(arguments, grant, base, tasks, adapters, plan, longest)
     context.memo["models"] = models
     return models
+
+
+def _refuse_quantized(
+    base: InputModel, tasks: Mapping[str, InputModel], exclude: Sequence[str]
+) -> None:
+    """CannotMerge for weights that were quantized to integers.
+
+    Integers are not merged, but the floating-point scales beside them would be: each task would
+    have its own integers, with scales that belong to none. A matrix that is the base's own is a
+    table or a mask, or was not trained.
+    """
+    patterns = [re.compile(pattern) for pattern in exclude]
+    for task in tasks.values():
+        for name, tensor in task.tensors.items():
+            if tensor.ref.dtype not in QUANTIZED or len(tensor.ref.shape) != 2:
+                continue
+            own = base.tensors.get(name)
+            is_same = own is not None and own.ref.tensor == tensor.ref.tensor
+            if not is_same and not any(pattern.search(name) for pattern in patterns):
+                raise CannotMerge(
+                    f"{name} of {task.title} has dtype {tensor.ref.dtype}, and is not the base's:"
+                    " weights that were quantized to integers cannot be merged. Merge the models"
+                    " that they were quantized from, and quantize the result"
+                )
 
 
 def _other_scales(base: InputModel, tasks: Mapping[str, InputModel]) -> dict[str, str]:

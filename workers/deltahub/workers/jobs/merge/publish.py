@@ -6,10 +6,13 @@ from typing import Any
 
 from deltahub.methods.kinds.merge import OPTIONS
 from deltahub.methods.merging import emr
+from deltahub.methods.merging.emr import Sums
 from deltahub.methods.merging.report import (
     MergeReport,
     TaskReport,
+    TensorErrors,
     fidelity,
+    relative_error,
     to_markdown,
     worst_tensors,
 )
@@ -20,7 +23,7 @@ from deltahub.registry.results.asked import granted_in
 from deltahub.registry.results.publish import Branch, Result
 from deltahub.registry.results.stored import stored_bytes, stored_tensors
 from deltahub.workers.compute.context import ComputeContext
-from deltahub.workers.jobs.merge.files import CARD, REPORT, branch_files, model_of
+from deltahub.workers.jobs.merge.files import CARD, ERRORS, REPORT, branch_files, model_of
 from deltahub.workers.jobs.merge.models import MAIN, MergeModels, load_models
 from deltahub.workers.jobs.merge.own_bytes import exact_bytes, fine_tune_bytes, kept_bytes
 from deltahub.workers.jobs.merge.passes.outcomes import STATIC_METHODS
@@ -40,6 +43,13 @@ def publish(context: ComputeContext, arguments: dict[str, Any]) -> dict[str, Any
     name = models.arguments.name
     assert name is not None, "the schema asks for a name of all methods but compare"
     report = _report(context, models, arguments)
+    texts = {
+        CARD: _card(models.base.name, to_markdown(report, name)),
+        REPORT: (json.dumps(report.model_dump(mode="json"), indent=1) + "\n").encode(),
+    }
+    if not models.arguments.is_exact:
+        errors = _errors(models, report, arguments)
+        texts[ERRORS] = (errors.model_dump_json() + "\n").encode()
     grant = models.granted
     refs = [MAIN] if models.arguments.method in STATIC_METHODS else [MAIN, *models.tasks]
     result = Result(
@@ -47,7 +57,7 @@ def publish(context: ComputeContext, arguments: dict[str, Any]) -> dict[str, Any
         grant.is_private,
         "merge",
         (f"{models.base.name}@{models.base.commit}", models.base.revision_id),
-        [_branch(models, report, name, ref, arguments["files"].get(ref, {})) for ref in refs],
+        [_branch(models, report, ref, arguments["files"].get(ref, {}), texts) for ref in refs],
     )
 
     def check(session: WriteSession) -> None:
@@ -59,24 +69,25 @@ def publish(context: ComputeContext, arguments: dict[str, Any]) -> dict[str, Any
 
 
 def _branch(
-    models: MergeModels, report: MergeReport, name: str, ref: str, made: Mapping[str, int]
+    models: MergeModels,
+    report: MergeReport,
+    ref: str,
+    made: Mapping[str, int],
+    of_main: Mapping[str, bytes],
 ) -> Branch:
+    """made: path -> row of the files that were made. of_main: texts that main alone has."""
     kept = branch_files(model_of(models, ref))
     files = {file.path: made.get(file.path, file.row) for file in kept}
     names = [model.name for model in models.tasks.values()]
     if ref == MAIN:
-        texts = {
-            CARD: _card(models.base.name, to_markdown(report, name)),
-            REPORT: (json.dumps(report.model_dump(mode="json"), indent=1) + "\n").encode(),
-        }
         parents = [model.revision_id for model in models.tasks.values()]
-        return Branch(ref, f"Merge {', '.join(names)}", files, texts, parents)
+        return Branch(ref, f"Merge {', '.join(names)}", files, of_main, parents)
     (task,) = [each for each in report.tasks if each.branch == ref]
     fine_tune = models.tasks[ref]
     error = "It is exact." if task.is_exact else f"Its relative error is {task.relative_error:.3f}."
     body = (
-        f"# {name}@{ref}\n\nThe task {ref} of a merge ({report.method}) of `{fine_tune.name}` and"
-        f" others. {error} The card of `main` tells of all tasks.\n"
+        f"# {models.arguments.name}@{ref}\n\nThe task {ref} of a merge ({report.method}) of"
+        f" `{fine_tune.name}` and others. {error} The card of `main` tells of all tasks.\n"
     )
     texts = {CARD: _card(models.base.name, body)}
     return Branch(ref, f"The task {ref}", files, texts, [fine_tune.revision_id])
@@ -87,6 +98,27 @@ def _card(base: str, body: str) -> bytes:
     return (front + body).encode()
 
 
+def _scales(models: MergeModels, sums: Mapping[str, Sums]) -> dict[str, float]:
+    """Tensor -> scale of one task, by which its merged vector is multiplied when it is used."""
+    if models.arguments.method == "emr":
+        return emr.scales(models.arguments.rescaler, sums)
+    return dict.fromkeys(sums, 1.0)
+
+
+def _errors(models: MergeModels, report: MergeReport, arguments: Mapping[str, Any]) -> TensorErrors:
+    found: dict[str, list[float]] = {}
+    for number in range(len(report.tasks)):
+        sums = sums_of_json(arguments["counts"], arguments["sums"], number)
+        scales = _scales(models, sums)
+        for name, each in sums.items():
+            found.setdefault(name, []).append(relative_error(each, scales[name]))
+    return TensorErrors(
+        tasks=[task.branch for task in report.tasks],
+        models=[task.model for task in report.tasks],
+        relative_errors=found,
+    )
+
+
 def _report(
     context: ComputeContext, models: MergeModels, arguments: Mapping[str, Any]
 ) -> MergeReport:
@@ -95,7 +127,7 @@ def _report(
     made: dict[str, dict[str, str]] = arguments["tensors"]
     base = {tensor.ref.tensor.hex() for tensor in models.base.tensors.values()}
     main = set(made.get(MAIN, {}).values()) - base
-    is_exact = given.lossless or given.method == "lossless"
+    is_exact = given.is_exact
     is_static = given.method in STATIC_METHODS
     tasks, warnings = [], []
     for number, (task, model) in enumerate(models.tasks.items()):
@@ -130,7 +162,7 @@ def _report(
         if not is_exact:
             sums = sums_of_json(counts, arguments["sums"], number)
             is_emr = given.method == "emr"
-            scales = emr.scales(given.rescaler, sums) if is_emr else dict.fromkeys(sums, 1.0)
+            scales = _scales(models, sums)
             error, cosine = fidelity(sums, scales)
             total = emr.add_sums(list(sums.values()))
             values = set(scales.values())

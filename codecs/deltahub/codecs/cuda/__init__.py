@@ -1,0 +1,1 @@
+"""Decodes frames on a GPU, straight into weight buffers."""

@@ -1,0 +1,1 @@
+"""Models that run with weights that stay compressed in memory."""

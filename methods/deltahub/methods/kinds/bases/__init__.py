@@ -1,0 +1,1 @@
+"""Kinds of jobs about a base and all of its adapters."""

@@ -1,0 +1,1 @@
+"""How good a transfer is, in numbers: pure arithmetic, without a model."""

@@ -1,0 +1,1 @@
+"""Runs of training: repositories whose commits are steps."""

@@ -1,0 +1,1 @@
+"""The door for S3 clients: every model that a caller may read, as objects that nobody can write."""

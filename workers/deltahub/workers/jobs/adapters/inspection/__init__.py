@@ -1,0 +1,1 @@
+"""What the hub finds out about an adapter that it has stored."""

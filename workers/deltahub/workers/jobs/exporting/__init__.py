@@ -1,0 +1,1 @@
+"""The job that exports a model whose weights stay compressed in memory."""

@@ -1,0 +1,1 @@
+"""The job `transfer_adapter`: it moves an adapter to another base."""
