@@ -27,7 +27,7 @@ def right(model: Any, adapter: str | None) -> float:
 
 def test_a_moved_adapter_does_on_the_new_base_what_it_did_on_the_old_one(tmp_path: Path) -> None:
     with transfer_place(tmp_path, "v2", amount=SHORT) as place:
-        asked = {"rungs": ["copy", "trans_lora"], "n": 50, "budget": 20, "max_loss": 0.7}
+        asked = {"rungs": ["copy", "trans_lora"], "n": 100, "budget": 20, "max_loss": 0.7}
         asked |= TRAINING
         job = place.ann.transfer_adapter("ann/teacher", "ann/v2", "ann/moved", **asked).wait()
         result: dict[str, Any] = dict(job.result or {})

@@ -1,8 +1,5 @@
 """Who may store a kit and learn of it, and how long there is one."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from deltahub.registry import Caller, Registry
@@ -38,22 +35,11 @@ from support.adapters.kits import (
     put,
 )
 from support.registry.collecting import age_everything, codes, collect, count, is_clean, sql
-from support.registry.opened import caller, opened_registry
+from support.registry.opened import caller
 
 FOUND = discriminator()
 # Of more than one part.
 LARGE = discriminator(rank=20_000)
-
-
-@pytest.fixture
-def reg(tmp_path: Path) -> Iterator[Registry]:
-    with opened_registry(tmp_path) as opened:
-        yield opened
-
-
-@pytest.fixture
-def ann(reg: Registry) -> Caller:
-    return caller(reg, "ann")
 
 
 @pytest.fixture

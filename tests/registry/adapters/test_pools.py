@@ -1,8 +1,6 @@
 """Inputs that several moves share: kept once, bounded, and gone with their kit, base or upgrade."""
 
-from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
@@ -15,18 +13,7 @@ from deltahub.registry.db.models import utc_now
 from deltahub.registry.db.tables.comparisons import AdapterKit, PooledInputs
 from deltahub.registry.errors import Conflict
 from support.adapters.kits import ADAPTER, discriminator, push_adapter, put
-from support.registry.opened import caller, opened_registry, push
-
-
-@pytest.fixture
-def reg(tmp_path: Path) -> Iterator[Registry]:
-    with opened_registry(tmp_path) as opened:
-        yield opened
-
-
-@pytest.fixture
-def ann(reg: Registry) -> Caller:
-    return caller(reg, "ann")
+from support.registry.opened import push
 
 
 @pytest.fixture

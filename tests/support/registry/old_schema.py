@@ -5,6 +5,7 @@ from contextlib import closing
 from pathlib import Path
 
 from support.registry.opened import DATABASE
+from support.upgrades.old_schema import WITHOUT_KITS_AND_UPGRADES
 
 _ENTRIES = """
 CREATE TABLE {table} (
@@ -28,15 +29,7 @@ INSERT INTO {table} SELECT r.id, e.path, e.file_id, e.mode FROM {owner} r
 
 # What version 0011 and those that add to it brought, as SQL that takes it away.
 MORE_LISTS = (
-    "DROP TABLE old_names",
-    "DROP INDEX ix_namespaces_lower_name",
-    "DROP INDEX ix_repositories_lower_name",
-    "DROP TABLE pooled_inputs",
-    "DROP TABLE adapter_kit_parts",
-    "DROP TABLE adapter_kits",
-    "DROP TABLE upgrade_rules",
-    "DROP TABLE upgraded_adapters",
-    "DROP TABLE upgrades",
+    *WITHOUT_KITS_AND_UPGRADES,
     "DROP TABLE adapter_reports",
     "DROP TABLE conversion_rules",
     *(f"DROP INDEX ix_repositories_{order}{scope}" for order in ("size", "saved")
