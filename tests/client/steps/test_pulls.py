@@ -1,12 +1,14 @@
 """What moves to an engine, from which step, and what happens to wrong bytes."""
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 
 from deltahub.client import Hub, RevisionNotFound
+from deltahub.client.progress import Silent, Stage
 from deltahub.client.records import Rule
 from support.service.hub import RunningHub
 from support.steps.trained import is_same, trained_steps
@@ -72,6 +74,44 @@ def test_retention_keeps_every_fourth_step_and_the_last_ones(
     pulled = behind.pull_step(name)
     assert (pulled.number, pulled.since) == (10, None)
     assert is_same(pulled.tensors, weights[10])
+
+
+class _Prunes(Silent):
+    """Retention drops steps when a pull has looked at what it holds, and before bytes move."""
+
+    def __init__(self, hub: Hub, name: str) -> None:
+        self._hub, self._name = hub, name
+        self.notes: list[str] = []
+
+    @contextlib.contextmanager
+    def stage(self, title: str, total: int | None, *, is_bytes: bool = True) -> Iterator[Stage]:
+        self._hub.prune(self._name, Rule(keep_last=1))
+        with super().stage(title, total, is_bytes=is_bytes) as stage:
+            yield stage
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def test_a_held_step_that_is_dropped_during_a_pull_lets_the_new_one_come_whole(
+    weights: tuple[dict[str, torch.Tensor], ...], hub: Hub, name: str, another: Callable[[], Hub]
+) -> None:
+    engine, told = another(), _Prunes(hub, name)
+    engine.pull_step(name, 5)
+    pulled = engine.pull_step(name, progress=told)
+    assert (pulled.number, pulled.since) == (10, None)
+    assert is_same(pulled.tensors, weights[10])
+    assert [note for note in told.notes if "has step 5 no more" in note]
+    assert pulled.received > 0.3 * pulled.size
+
+
+def test_a_step_that_is_dropped_during_its_pull_is_told(
+    weights: tuple[dict[str, torch.Tensor], ...], hub: Hub, name: str, another: Callable[[], Hub]
+) -> None:
+    engine = another()
+    engine.pull_step(name, 5)
+    with pytest.raises(RevisionNotFound):
+        engine.pull_step(name, 7, progress=_Prunes(hub, name))
 
 
 def test_a_rule_of_retention_works_on_each_push(hub: Hub, name: str) -> None:

@@ -8,7 +8,7 @@ from typing import Final
 
 from deltahub.client.api.endpoints import Api
 from deltahub.client.api.wire import Reply, odd_answer
-from deltahub.client.errors import NotReady, VerificationFailed
+from deltahub.client.errors import NotReady, RevisionNotFound, VerificationFailed
 from deltahub.client.local.tensor_sources import MissingTensor
 from deltahub.client.progress import Progress
 from deltahub.client.pull.frame_stream import read_view
@@ -69,6 +69,7 @@ class StepPull:
         self._number = number
         self._threads = max(1, os.cpu_count() or 1)
         self._received = 0
+        self._has_dropped = False
 
     def run(self, held: HeldStep | None) -> tuple[PulledStep, HeldStep]:
         with self._api.transport.reporting_waits(self._progress.note):
@@ -78,7 +79,8 @@ class StepPull:
             found = self._api.get_revision(self._run, f"step-{number}")
             whole = self._read(found)
             self._received += whole.n_bytes
-            held = self._right_base(held)
+            if held is not None and self._is_dropped(held):
+                held = None
             kept, wanted = _compare(whole, held)
             total = sum(each.ref.size for each in wanted)
             with self._progress.stage(f"pull step {number}", total) as stage:
@@ -89,7 +91,7 @@ class StepPull:
             run=self._run,
             number=number,
             commit=found.commit,
-            since=None if held is None else held.number,
+            since=None if held is None or self._has_dropped else held.number,
             changed=tuple(sorted(each.ref.name or "" for each in wanted)),
             size=sum(each.size for each in now),
             received=self._received,
@@ -108,14 +110,15 @@ class StepPull:
             found = self._api.get_revision(self._run, found.commit)
             time.sleep(_PAUSE_S)
 
-    def _right_base(self, held: HeldStep | None) -> HeldStep | None:
-        """The held step, unless the hub has no longer what it is: then all of the step comes."""
-        if held is None or self._api.find_revision(self._run, held.commit) is not None:
-            return held
+    def _is_dropped(self, held: HeldStep) -> bool:
+        """Whether the hub no longer has the held step, so that it makes no differences from it."""
+        if self._api.find_revision(self._run, held.commit) is not None:
+            return False
+        self._has_dropped = True
         self._progress.note(
             f"the hub has step {held.number} no more: all of the step comes, not a difference"
         )
-        return None
+        return True
 
     # -- bytes from the hub ----------------------------------------------------------------
 
@@ -218,7 +221,16 @@ class StepPull:
 
         while pending:
             before = reached
-            self._api.transport.with_retries(attempt, lambda: reached)
+            try:
+                self._api.transport.with_retries(attempt, lambda: reached)
+            except RevisionNotFound:
+                if held is None or not self._is_dropped(held):
+                    raise
+                # Retention has dropped it since the pull began.
+                held = None
+                for each in pending:
+                    each.base = None
+                continue
             if reached == before:
                 raise VerificationFailed(f"{self._run}: the hub sent no frames of what was asked")
 
