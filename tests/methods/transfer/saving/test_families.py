@@ -46,12 +46,13 @@ class Told:
 def drawn(mean: float, seed: int, n: int = 200, gamma: float = 0.5, noise: float = 0.005) -> Sketch:
     """Of a sample of a normal distribution in four dimensions."""
     rng = np.random.default_rng(seed)
-    return sketch_of(rng.normal(mean, 1, (n, 4)), gamma, noise=noise)
+    return sketch_of(rng.normal(mean, 1, (n, 4)), gamma, noise=noise, noise_source=rng)
 
 
 def test_samples_of_one_distribution_are_near_and_those_of_others_are_not() -> None:
     pairs = [(drawn(0, 2 * i), drawn(0, 2 * i + 1)) for i in range(30)]
-    assert all(one.is_near(other) for one, other in pairs)
+    # Of one distribution, about one pair in twenty lies farther apart.
+    assert sum(one.is_near(other) for one, other in pairs) >= 27
     assert not any(drawn(0, i).is_near(drawn(0.5, 100 + i)) for i in range(30))
     # Few records say less, and so does much noise.
     assert drawn(0, 1, n=10).is_near(drawn(0.5, 2, n=10))
@@ -75,7 +76,8 @@ def test_the_inputs_of_a_task_are_near_each_other_and_far_from_another_tasks() -
     def sketch(task: int, sample: int) -> Sketch:
         texts = [each.text for each in Task(task).examples(120, sample)]
         found = embed(model, tokenizer(), texts)
-        return sketch_of(found, rounded_gamma(median_gamma(embed(model, tokenizer(), OTHERS))))
+        gamma = rounded_gamma(median_gamma(embed(model, tokenizer(), OTHERS)))
+        return sketch_of(found, gamma, noise_source=np.random.default_rng(sample))
 
     one, again, other = sketch(5, 0), sketch(5, 1), sketch(6, 0)
     assert one.is_near(again)
