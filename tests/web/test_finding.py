@@ -11,8 +11,10 @@ def test_the_list_follows_the_words_and_the_filters(browser: Browser, hub: Fille
         page = person.open("/")
         page.evaluate("window.isTheSamePage = true")
         page.locator("#q").press_sequentially("haiku")
-        expect(page.locator("#models .model-name")).to_have_count(1)
-        expect(page.locator("#models .model-name")).to_contain_text("haiku")
+        # The fine-tune, and the export that was made from it.
+        expect(page.locator("#models .model-name")).to_have_count(2)
+        for row in page.locator("#models .model-name").all():
+            expect(row).to_contain_text("haiku")
         page.wait_for_url(f"{hub.url}/?q=haiku")
         page.locator("#q").fill("")
         page.locator(".more-filters > summary").click()
