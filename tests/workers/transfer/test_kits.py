@@ -93,7 +93,8 @@ def test_disagreements_are_shown_only_to_those_who_may_write_to_the_adapter(worl
     create_organization(reg, "lab")
     for name in ("ann", "eve"):
         add_member(reg, "lab", name, "write")
-    given = {"rungs": ["trans_lora"], "n": 60, "max_loss": 1, "epochs": 8}
+    # So few epochs leave a student that answers some inputs differently.
+    given = {"rungs": ["trans_lora"], "n": 120, "max_loss": 1, "epochs": 4}
     job = asked(reg, ann, name="lab/shared", **given)
     run_transfer(reg, job)
     whole, shown = (requests.get_job(reg, each, job) for each in (ann, eve))

@@ -56,7 +56,7 @@ def test_a_copy_onto_the_same_weights_says_all_that_the_adapter_said(
 ) -> None:
     reg, ann = world
     push_ingested(reg, ann, "ann/twin", base_files("twin"))
-    result = move(world, "twin", rungs=["copy"])
+    result = move(world, "twin", rungs=["copy"], n=200)
     assert result["published"], "\n".join(result["report"]["summary"])
     assert result["chosen"] == "copy"
     assert result["agreed"]["value"] == 1.0

@@ -29,7 +29,7 @@ from support.upgrades.running import (
 
 TASK = {"prompts": prompts(), **SHOWN}
 # A copy onto the same weights is the old adapter itself: quick, and sure to be published.
-COPY = {"rungs": ("copy",), "n": 100, "max_loss": 1}
+COPY = {"rungs": ("copy",), "n": 200, "max_loss": 1}
 
 
 @pytest.fixture
