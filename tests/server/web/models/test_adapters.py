@@ -14,7 +14,7 @@ from support.registry.ingested import push_ingested
 from support.web.model_family import World, hub_with_family
 from support.web.page_reader import Browser, Element, Page
 
-MARKUP = "\"'><img src=x onerror=probe()><script>probe()</script> `<b>` {{ 7*7 }}"
+MARKUP = "\"'><img src=x onerror=probe()><script>probe()</script> `<b>` {{ 7919*7919 }}"
 SOURCE = "https://docs.vllm.ai/en/stable/features/lora/"
 
 
