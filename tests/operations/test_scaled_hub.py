@@ -97,8 +97,9 @@ def wait_for_merge(hub: ScaledHub, models: Path, state: str) -> None:
         listing = hub.run("jobs", "ls", "--json", cwd=models, must=False)
         said, _ = listing.communicate(timeout=60)
         if listing.returncode == 0:
-            states = [job["state"] for job in json.loads(said)["items"] if job["kind"] == "merge"]
-            assert "failed" not in states, (said, hub.tails())
+            merges = [job for job in json.loads(said)["items"] if job["kind"] == "merge"]
+            states = [job["state"] for job in merges]
+            assert "failed" not in states, ([job["error"] for job in merges], hub.tails())
             if state in states or "done" in states:
                 return
         assert time.monotonic() < deadline, (said, hub.tails())
