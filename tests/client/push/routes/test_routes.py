@@ -37,8 +37,7 @@ def test_a_hub_that_refuses_the_difference_gets_whole_files(tmp_path: Path, home
         assert contents(hub.pull("admin/tuned")) == contents(tuned)
 
 
-@pytest.mark.parametrize("private", [False, True])
-@pytest.mark.parametrize("max_depth", [0, 1, 3])
+@pytest.mark.parametrize(("max_depth", "private"), [(0, False), (1, True), (3, False)])
 def test_a_push_sends_the_step_whatever_the_depth_that_the_hub_allows(
     tmp_path: Path,
     other_machine: Callable[[], Path],
