@@ -1,6 +1,7 @@
 """Models are found as one types, and everything is reached by keys alone."""
 
-from playwright.sync_api import Browser, expect
+import pytest
+from playwright.sync_api import Browser, Route, expect
 
 from support.web.browsing import visitor
 from support.web.filled_hub import FilledHub
@@ -29,6 +30,35 @@ def test_the_list_follows_the_words_and_the_filters(browser: Browser, hub: Fille
         page.locator("#models .model-name").first.click()
         page.go_back()
         expect(page.locator("#sort")).to_have_value("saved")
+
+
+@pytest.mark.parametrize(
+    ("path", "choice", "label", "words", "address"),
+    [
+        ("/", "#filter-role", "Merges", "#q", "/?q=ida&role=merge"),
+        ("/-/admin/access/users", "[name=state]", "disabled", "[name=words]",
+         "/-/admin/access/users?words=ida&state=disabled"),
+    ],
+)  # fmt: skip
+def test_words_that_are_typed_while_a_filter_is_answered_count(
+    browser: Browser, hub: FilledHub, path: str, choice: str, label: str, words: str, address: str
+) -> None:
+    with visitor(browser, hub.url) as person:
+        person.log_in(hub.token)
+        page = person.open(path)
+        page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+        answers: list[Route] = []
+
+        def hold(route: Route) -> None:  # the library takes no method of a list
+            answers.append(route)
+
+        page.route(f"{hub.url}{path}?**", hold, times=1)
+        with page.expect_request(f"{hub.url}{path}?**"):
+            page.locator(choice).select_option(label)
+        page.locator(words).fill("ida")
+        page.wait_for_timeout(500)  # longer than a form waits for more letters
+        answers[0].continue_()
+        page.wait_for_url(f"{hub.url}{address}")
 
 
 def test_an_address_names_only_the_filters_that_are_set(browser: Browser, hub: FilledHub) -> None:

@@ -69,9 +69,10 @@ class StepPull:
         self._number = number
         self._threads = max(1, os.cpu_count() or 1)
         self._received = 0
-        self._has_dropped = False
+        self._held: HeldStep | None = None
 
     def run(self, held: HeldStep | None) -> tuple[PulledStep, HeldStep]:
+        """held: the step that is here, from which differences may be."""
         with self._api.transport.reporting_waits(self._progress.note):
             number = self._number
             if number is None:
@@ -79,19 +80,19 @@ class StepPull:
             found = self._api.get_revision(self._run, f"step-{number}")
             whole = self._read(found)
             self._received += whole.n_bytes
-            if held is not None and self._is_dropped(held):
-                held = None
-            kept, wanted = _compare(whole, held)
+            self._held = held
+            self._forget_dropped()
+            kept, wanted = _compare(whole, self._held)
             total = sum(each.ref.size for each in wanted)
             with self._progress.stage(f"pull step {number}", total) as stage:
-                self._fetch(found.commit, held, wanted, stage.advance)
+                self._fetch(found.commit, wanted, stage.advance)
         tensors = kept | {each.data.name or "": each.data for each in wanted}
         now = HeldStep(number, found.commit, dict(sorted(tensors.items())), is_shared=True)
         pulled = PulledStep(
             run=self._run,
             number=number,
             commit=found.commit,
-            since=None if held is None or self._has_dropped else held.number,
+            since=None if self._held is None else self._held.number,
             changed=tuple(sorted(each.ref.name or "" for each in wanted)),
             size=sum(each.size for each in now),
             received=self._received,
@@ -110,14 +111,18 @@ class StepPull:
             found = self._api.get_revision(self._run, found.commit)
             time.sleep(_PAUSE_S)
 
-    def _is_dropped(self, held: HeldStep) -> bool:
-        """Whether the hub no longer has the held step, so that it makes no differences from it."""
-        if self._api.find_revision(self._run, held.commit) is not None:
+    def _forget_dropped(self) -> bool:
+        """Forget the held step if the hub no longer has it, and so makes no difference from it.
+
+        Returns whether it was forgotten.
+        """
+        held = self._held
+        if held is None or self._api.find_revision(self._run, held.commit) is not None:
             return False
-        self._has_dropped = True
         self._progress.note(
-            f"the hub has step {held.number} no more: all of the step comes, not a difference"
+            f"the hub no longer has step {held.number}: the tensors come whole, not as differences"
         )
+        self._held = None
         return True
 
     # -- bytes from the hub ----------------------------------------------------------------
@@ -125,14 +130,13 @@ class StepPull:
     def _fetch(
         self,
         commit: str,
-        held: HeldStep | None,
         wanted: list[_Wanted],
         on_done: Callable[[int], None],
     ) -> None:
         left = wanted
         is_repeat = False
         while left:
-            damaged = self._fetch_once(commit, held, left, on_done)
+            damaged = self._fetch_once(commit, left, on_done)
             if is_repeat and damaged:
                 raise VerificationFailed(
                     f"{self._run}: {damaged[0].ref.name} came with wrong bytes twice: the"
@@ -146,7 +150,6 @@ class StepPull:
     def _fetch_once(
         self,
         commit: str,
-        held: HeldStep | None,
         wanted: Sequence[_Wanted],
         on_done: Callable[[int], None],
     ) -> list[_Wanted]:
@@ -159,9 +162,9 @@ class StepPull:
                 while pending:
                     try:
                         if is_stored_so:
-                            self._read_stored(commit, held, pending, on_done)
+                            self._read_stored(commit, pending, on_done)
                         else:
-                            self._read_differences(commit, held, pending, on_done)
+                            self._read_differences(commit, pending, on_done)
                     except _Damaged as exc:
                         self._progress.note(f"{exc.wanted.ref.name} comes again: {exc}")
                         damaged.append(exc.wanted)
@@ -171,7 +174,6 @@ class StepPull:
     def _read_stored(
         self,
         commit: str,
-        held: HeldStep | None,
         pending: list[_Wanted],
         on_done: Callable[[int], None],
     ) -> None:
@@ -185,7 +187,7 @@ class StepPull:
                 while pending:
                     pending[0].done = 0
                     while pending[0].done < pending[0].ref.size:
-                        self._read_frame(reply, held, pending[0])
+                        self._read_frame(reply, pending[0])
                     finished += self._finish(pending.pop(0), on_done)
                 reply.drain()
 
@@ -195,7 +197,6 @@ class StepPull:
     def _read_differences(
         self,
         commit: str,
-        held: HeldStep | None,
         pending: list[_Wanted],
         on_done: Callable[[int], None],
     ) -> None:
@@ -204,17 +205,18 @@ class StepPull:
 
         def attempt() -> None:
             nonlocal reached
+            held = self._held
             pairs = [
-                (each.ref.tensor, None if each.base is None else each.base.tensor)
+                (each.ref.tensor, None if each.base is None or held is None else each.base.tensor)
                 for each in pending
             ]
-            has_bases = held is not None and any(base is not None for _, base in pairs)
+            has_bases = any(base is not None for _, base in pairs)
             base = held.commit if held is not None and has_bases else None
             asked = open_differences(self._api, self._run, commit, base, pairs, pending[0].done)
             with asked as reply:
                 end = self._received + _length(reply)
                 while pending and self._received < end:
-                    reached += self._read_frame(reply, held, pending[0])
+                    reached += self._read_frame(reply, pending[0])
                     if pending[0].done == pending[0].ref.size:
                         self._finish(pending.pop(0), on_done)
                 reply.drain()
@@ -224,17 +226,14 @@ class StepPull:
             try:
                 self._api.transport.with_retries(attempt, lambda: reached)
             except RevisionNotFound:
-                if held is None or not self._is_dropped(held):
+                # Retention may have dropped the held step since the pull began.
+                if not self._forget_dropped():
                     raise
-                # Retention has dropped it since the pull began.
-                held = None
-                for each in pending:
-                    each.base = None
                 continue
             if reached == before:
                 raise VerificationFailed(f"{self._run}: the hub sent no frames of what was asked")
 
-    def _read_frame(self, reply: Reply, held: HeldStep | None, wanted: _Wanted) -> int:
+    def _read_frame(self, reply: Reply, wanted: _Wanted) -> int:
         """Decodes the next frame of a tensor into its place; the decoded bytes."""
         try:
             view = read_view(reply, self._count)
@@ -247,7 +246,7 @@ class StepPull:
             reply.read_into(memoryview(payload))
             self._count(len(payload))
             out = wanted.data.view[wanted.done : wanted.done + header.size_bytes]
-            base = _base_of(view, held)
+            base = _base_of(view, self._held)
             view.decode_into(0, header.n_blocks, payload, base, out, self._threads)
         except (CodecError, MissingTensor) as exc:
             raise _Damaged(wanted, str(exc)) from exc

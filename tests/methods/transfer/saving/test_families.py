@@ -51,7 +51,7 @@ def drawn(mean: float, seed: int, n: int = 200, gamma: float = 0.5, noise: float
 
 def test_samples_of_one_distribution_are_near_and_those_of_others_are_not() -> None:
     pairs = [(drawn(0, 2 * i), drawn(0, 2 * i + 1)) for i in range(30)]
-    # Of one distribution, about one pair in twenty lies farther apart.
+    # is_near takes about one pair in twenty of one distribution for two distributions.
     assert sum(one.is_near(other) for one, other in pairs) >= 27
     assert not any(drawn(0, i).is_near(drawn(0.5, 100 + i)) for i in range(30))
     # Few records say less, and so does much noise.
@@ -77,7 +77,7 @@ def test_the_inputs_of_a_task_are_near_each_other_and_far_from_another_tasks() -
         texts = [each.text for each in Task(task).examples(120, sample)]
         found = embed(model, tokenizer(), texts)
         gamma = rounded_gamma(median_gamma(embed(model, tokenizer(), OTHERS)))
-        return sketch_of(found, gamma, noise_source=np.random.default_rng(sample))
+        return sketch_of(found, gamma, noise_source=np.random.default_rng((task, sample)))
 
     one, again, other = sketch(5, 0), sketch(5, 1), sketch(6, 0)
     assert one.is_near(again)
